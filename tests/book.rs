@@ -162,8 +162,8 @@ fn commands_in_the_book_name_their_test() {
     assert!(count >= 13, "{count} blocks of commands are run");
 }
 
-/// True if the line before a block names a test, steps of CI or a kept run, which must exist. Readers
-/// must judge whether it matches the block.
+/// True if the line before a block names a test, steps of CI or a kept run, which must exist.
+/// Readers must judge whether it matches the block.
 fn is_run(page: &str, mark: &str) -> bool {
     let after = |prefix| mark.strip_prefix(prefix).and_then(|rest: &str| rest.strip_suffix(" -->"));
     if let Some(reason) = after(NOT_RUN_MARK) {

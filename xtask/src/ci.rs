@@ -72,7 +72,7 @@ pub fn ci() -> Result<()> {
     });
     // Linking the release occupies only one processor, so it runs in parallel with other
     // compilation.
-    let (release, release_start) = (Background::start(demo::release_build()), Instant::now());
+    let release = Background::start(demo::release_build());
     tally.step("format", || lint::fmt(true));
     tally.step("dependencies", deps::check);
     tally.step("licences", || sbom::write(Architecture::Amd64).map(drop));
@@ -82,7 +82,7 @@ pub fn ci() -> Result<()> {
     tally.step("book", book::book);
     tally.step("build, clippy and documentation", test::build_and_check);
     // Tests often wait, so other steps run in parallel. Their results do not depend on the load.
-    let beside = thread::spawn(move || count_and_package(release, release_start));
+    let beside = thread::spawn(|| count_and_package(release));
     let mut counts = test::Counts::default();
     let tested = tally.announce("test", || {
         let (all, result) = test::count(&test::Options::default(), true);
@@ -99,7 +99,10 @@ pub fn ci() -> Result<()> {
     tally.parallel_step("Debian packages", packages);
     // The demo does not run in parallel with the tests, because only one demo or study can measure
     // on a host at a time.
-    tally.step("demo", || run(Command::new("make").args(["demo", "ARGS=--seconds 0.1"])));
+    let mut demo = Command::new("make");
+    // As in the README. Options of a make that started this must not hide a failure.
+    demo.args(["demo", "ARGS=--seconds 0.1"]).env_remove("MAKEFLAGS").env_remove("MFLAGS");
+    tally.step("demo", || run(&mut demo));
 
     println!("\n=== {}, {} of processor time", seconds(start.elapsed()), seconds(processor_time()));
     counts.print_panics();
@@ -119,22 +122,21 @@ struct ParallelStep {
 }
 
 impl ParallelStep {
-    /// Waits for the program of a step that began at `start`.
-    fn finish(program: Result<Background>, start: Instant) -> Self {
-        let (printed, result) = match program {
+    /// Waits for the program of a step.
+    fn finish(program: Result<Background>) -> Self {
+        let (printed, elapsed, result) = match program {
             Ok(program) => program.finish(),
-            Err(error) => (String::new(), Err(error)),
+            Err(error) => (String::new(), Duration::ZERO, Err(error)),
         };
-        Self { printed, result, elapsed: start.elapsed() }
+        Self { printed, result, elapsed }
     }
 }
 
 /// Waits for the build of the release, counts its instructions, and makes packages of it.
-fn count_and_package(release: Result<Background>, release_start: Instant) -> [ParallelStep; 3] {
-    let release = ParallelStep::finish(release, release_start);
-    let start = Instant::now();
+fn count_and_package(release: Result<Background>) -> [ParallelStep; 3] {
+    let release = ParallelStep::finish(release);
     if release.result.is_err() {
-        let absent = || ParallelStep::finish(Err(anyhow!("there is no release")), start);
+        let absent = || ParallelStep::finish(Err(anyhow!("there is no release")));
         return [release, absent(), absent()];
     }
     // `current_exe()` is not used: a new build may have replaced the file, and then its path is
@@ -143,8 +145,8 @@ fn count_and_package(release: Result<Background>, release_start: Instant) -> [Pa
     deb.arg("deb");
     let packages = Background::start(deb);
     let gate = exact::comparison().and_then(Background::start);
-    let gate = ParallelStep::finish(gate, start);
-    [release, gate, ParallelStep::finish(packages, start)]
+    let gate = ParallelStep::finish(gate);
+    [release, gate, ParallelStep::finish(packages)]
 }
 
 /// The processor time of all programs that this one has waited for, and of their descendants:

@@ -68,7 +68,7 @@ impl Background {
 
     /// Waits for the end of the program. Returns its output and how long it ran. Fails if the
     /// program failed.
-    pub fn finish(mut self) -> (String, Result<()>) {
+    pub fn finish(mut self) -> (String, Duration, Result<()>) {
         let status = self.child.wait();
         let printed = self.printed.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic));
         let text = |bytes: &[u8], time: Duration| {
@@ -77,11 +77,11 @@ impl Background {
         };
         match (status, printed) {
             (Ok(status), Ok((bytes, time))) => {
-                (text(&bytes, time), succeeded(&self.command, status))
+                (text(&bytes, time), time, succeeded(&self.command, status))
             }
             (Err(error), _) | (_, Err(error)) => {
                 let failed = format!("cannot wait for {}", name(&self.command));
-                (String::new(), Err(error).context(failed))
+                (String::new(), Duration::ZERO, Err(error).context(failed))
             }
         }
     }

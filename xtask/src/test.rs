@@ -173,7 +173,7 @@ pub fn build() -> Result<()> {
 pub fn build_and_check() -> Result<()> {
     packages::ensure(&packages::BUILD)?;
     let build = cargo_for_tests(&["build", "--workspace", "--all-targets", "--color", "never"])?;
-    let (printed, result) = Background::start(build)?.finish();
+    let (printed, _, result) = Background::start(build)?.finish();
     print!("{printed}");
     result?;
     ensure!(!printed.lines().any(|line| line.starts_with("warning")), "there are warnings");
@@ -229,7 +229,7 @@ impl Tests {
             (end, beside.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic)))
         });
         for finished in beside {
-            let (printed, result) = finished?;
+            let (printed, _, result) = finished?;
             print!("{printed}");
             printed.lines().for_each(|line| counts.add_line(line));
             end = end.and(result);

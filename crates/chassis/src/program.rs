@@ -1,18 +1,18 @@
-//! [`ProgramBuilder`]: builds the switch's program (tables of flows), and updates it for each row of
-//! the southbound database that changes.
+//! [`ProgramBuilder`]: builds the switch's program (tables of flows), and updates it for each row
+//! of the southbound database that changes.
 //!
 //! | row that changes | what is done |
 //! |---|---|
 //! | Logical_Flow | this flow is compiled |
 //! | Logical_DP_Group | the flows of the group are compiled |
 //! | Address_Set, Port_Group | the flows that name it are compiled |
-//! | Port_Binding, Chassis, local Interface | these ports are placed; flows naming them are compiled |
+//! | Port_Binding, Chassis, Interface | these ports are placed; flows naming them are compiled |
 //! | Multicast_Group | this group is set |
 //! | Load_Balancer | its flows are compiled |
-//! | Port_Binding of a localnet port, bridge mapping | the ports of its switch and of bridges are placed |
+//! | localnet port, bridge mapping | the ports of its switch and of bridges are placed |
 //! | Meter, Meter_Band | all flows that name any meter are compiled |
 //! | DNS | the names of its datapaths are set |
-//! | Chassis_Template_Var of this host | the flows that name a changed variable, and all load balancers with variables, are compiled |
+//! | Chassis_Template_Var of this host | flows and load balancers with variables are compiled |
 //! | Datapath_Binding | if its tunnel key changed, everything is rebuilt |
 //!
 //! Only the flows of datapaths that packets of this host can pass through are compiled

@@ -3,8 +3,8 @@
 //! Outside of this module and `request.rs` nothing uses the `netlink-*` crates: what they decode is
 //! offered as this crate's own types.
 //!
-//! Only tests call `set_down`, `delete_route` and `delete_neighbour`: those of the monitor and of the
-//! daemon's reaction to such changes, which other programs make.
+//! Only tests call `set_down`, `delete_route` and `delete_neighbour`: those of the monitor and of
+//! the daemon's reaction to such changes, which other programs make.
 
 mod address;
 mod classifier;

@@ -104,8 +104,8 @@ impl Guest {
         Ipv6Addr::new(0xfd77, 0, 0, 0, 0, 0, self.host as u16 + 1, self.number as u16 + 1)
     }
 
-    /// The processor to which its traffic programs are pinned. Guests of one host share a processor.
-    /// Two hosts share one only if this process may use only one.
+    /// The processor to which its traffic programs are pinned. Guests of one host share a
+    /// processor. Two hosts share one only if this process may use only one.
     pub fn cpu(&self) -> usize {
         cpu_of(self.host, processors())
     }
@@ -164,8 +164,8 @@ pub(super) fn namespace(name: &str) -> Result<OwnedNetns> {
         ("net/ipv6/conf/all/accept_dad", "0"),
         ("net/ipv6/conf/default/accept_dad", "0"),
         // For programs that select no congestion control, or select it only after connecting. BBR
-        // as the host's default would pace their streams with timers. Reno is the only algorithm that
-        // every namespace may select.
+        // as the host's default would pace their streams with timers. Reno is the only algorithm
+        // that every namespace may select.
         ("net/ipv4/tcp_congestion_control", "reno"),
     ] {
         netns.sysctl(key, value)?;

@@ -9,9 +9,9 @@
 //! attached to its outer end. Its frames have room for outer headers ([`veth_headroom`]), and the
 //! kernel joins the segments that arrive in VXLAN ([`vxlan_gro`]).
 //!
-//! The kernel datapath calls [`release_interface`] and [`remove_orphaned_devices`] when it cleans up
-//! after a killed daemon. They are here because this module makes the devices and changes that they
-//! undo.
+//! The kernel datapath calls [`release_interface`] and [`remove_orphaned_devices`] when it cleans
+//! up after a killed daemon. They are here because this module makes the devices and changes that
+//! they undo.
 
 pub(crate) mod punt;
 mod punt_interface;

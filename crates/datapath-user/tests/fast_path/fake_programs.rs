@@ -1,5 +1,5 @@
-//! A stand-in for the kernel datapath: programs of punt_all.bpf.c, which punt every frame of a guest,
-//! and GRE and tagged frames of the uplink.
+//! A stand-in for the kernel datapath: programs of punt_all.bpf.c, which punt every frame of a
+//! guest, and GRE and tagged frames of the uplink.
 
 use datapath_user::fast_path::{ETHERTYPE, FastPath, PathMtu, ResolvedNextHop};
 use flow::PortNo;

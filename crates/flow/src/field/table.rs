@@ -13,10 +13,10 @@
 //!    - `NotHeld`: nowhere; programs punt packets whose megaflow depends on the field;
 //!    - `Register`: nowhere, because the field is 0 in every packet that arrives.
 //!
-//! By default a field is written in hexadecimal, has values that are not allotted in prefixes, is in
-//! any frame, may be written by actions, and has no name in other languages. The methods after `row` change these defaults. Rows are ordered
-//! by their place in the flow key. The doc comment of a row is its description in
-//! `docs/glossary.md`.
+//! By default a field is written in hexadecimal, has values that are not allotted in prefixes, is
+//! in any frame, may be written by actions, and has no name in other languages. The methods after
+//! `row` change these defaults. Rows are ordered by their place in the flow key. The doc comment of
+//! a row is its description in `docs/glossary.md`.
 
 use super::Position;
 use super::prerequisite::{FrameKind, Requirement, kind, prerequisites, requires};

@@ -144,8 +144,8 @@ fn describe(packet: &mut PacketBuf) -> Result<SttChecksum, DropReason> {
     }
 }
 
-/// Encodes a partial checksum; `None` if the STT header cannot represent it: the receiver infers the
-/// place of the field from the protocol.
+/// Encodes a partial checksum; `None` if the STT header cannot represent it: the receiver infers
+/// the place of the field from the protocol.
 fn partial(packet: &PacketBuf, start: u16, offset: u16) -> Option<SttChecksum> {
     let located = packet.located().ok()?;
     if located.l4 != Some(usize::from(start)) || located.has_snap() {
@@ -242,8 +242,9 @@ pub fn strip_stt_segment(packet: &mut PacketBuf) -> Result<SttSegment, DropReaso
 ///
 /// # Errors
 /// [`DropReason::MalformedTunnel`] for a header that does not parse or does not match the frame,
-/// [`DropReason::UnknownDatapath`] for a context ID with reserved bits set, [`DropReason::Malformed`]
-/// for an inner frame that does not parse, [`DropReason::Headroom`] without room for its VLAN tag.
+/// [`DropReason::UnknownDatapath`] for a context ID with reserved bits set,
+/// [`DropReason::Malformed`] for an inner frame that does not parse, [`DropReason::Headroom`]
+/// without room for its VLAN tag.
 pub fn decap_stt(packet: &mut PacketBuf) -> Result<TunnelKey, DropReason> {
     let ethernet_len = packet.len().saturating_sub(FRAME_HEADER_LEN);
     let view = SttPacket::new_checked(packet.head()).map_err(|_| DropReason::MalformedTunnel)?;

@@ -1,4 +1,5 @@
-//! Options of actions that OVN leaves to ovn-controller: DHCP, DHCPv6, router advertisements, events.
+//! Options of actions that OVN leaves to ovn-controller: DHCP, DHCPv6, router advertisements,
+//! events.
 
 use super::ast::OptionProtocol;
 use super::option_table::{DHCP4, DHCP6, EMPTY_LB_BACKENDS, KnownOption, ND_RA, ValueKind};
