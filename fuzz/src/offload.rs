@@ -4,7 +4,7 @@
 use packet::vnet::{self, VNET_LEN};
 use packet::{
     Checksum, ChecksumStatus, PacketBuf, SegmentChecksum, Segmenter, SplitLimits,
-    complete_checksum, settle_checksum, split, verify_checksum,
+    complete_checksum, complete_misplaced_checksum, split, verify_checksum,
 };
 use wire::checksum::pseudo_v6;
 use wire::{Ipv4Packet, Ipv6Packet};
@@ -23,7 +23,7 @@ pub fn frame(bytes: &[u8]) -> Option<usize> {
     let mut packet = PacketBuf::with_capacity(PacketBuf::HEADROOM, frame.len());
     packet.spare_mut().copy_from_slice(frame);
     vnet::receive(&mut packet, header, frame.len()).ok()?;
-    settle_checksum(&mut packet).ok()?;
+    complete_misplaced_checksum(&mut packet).ok()?;
 
     let mut again = [0xa5; VNET_LEN];
     if vnet::encode(&packet, &mut again).is_ok() {

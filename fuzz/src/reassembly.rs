@@ -59,7 +59,7 @@ pub fn fragments(bytes: &[u8]) -> usize {
         assert_eq!(last, Some(expected));
     }
     reassembler.expire(u64::MAX - HOLD_MS);
-    drop(reassembler.take_lost());
+    drop(reassembler.take_dropped());
     assert!(reassembler.is_idle());
     complete
 }

@@ -4,7 +4,7 @@
 
 use crate::common::{Daemon, Datapath, Guest, Lab, PATIENCE, Setup, traffic};
 use datapath::stats::Drops;
-use netdev::udp::{TxOptions, TxPool, TxTrain, UdpOptions, UdpUnderlay};
+use netdev::udp::{TxOptions, TxPool, TxUdpBatch, UdpOptions, UdpUnderlay};
 use packet::PacketBuf;
 use std::io::IoSlice;
 use std::net::SocketAddr;
@@ -93,7 +93,7 @@ fn tcp_is_only_slowed_when_its_segments_have_88_or_48_bytes() {
 /// Sends datagrams as a UDP super-packet, and waits until all of them have arrived.
 fn udp_train(from: &TxPool, to: &UdpUnderlay, dst: SocketAddr, size: u16, count: usize) {
     let bytes = traffic::noise(usize::from(size) * count, 3);
-    let train = TxTrain { dst, entropy: 0, tos: 0, ttl: None, gso_size: Some(size) };
+    let train = TxUdpBatch { dst, entropy: 0, tos: 0, ttl: None, gso_size: Some(size) };
     assert_eq!(
         from.send(&train, &[IoSlice::new(&bytes)]).expect("a UDP batch is sent"),
         bytes.len()

@@ -16,7 +16,7 @@ use crate::tables::{DatapathBinding, PortBinding, Text, TextMap, index};
 use flow::{DatapathKey, PortKey};
 use lflow::ra_route;
 use ovsdb::{Atom, Replica, Row, Table, Uuid};
-use pipeline::OriginPort;
+use pipeline::InjectionPort;
 use services::announce::Subject;
 use services::router::{AddressMode, BadOption, Preference, Router};
 use southbound::PortKind;
@@ -40,7 +40,7 @@ pub type AnnouncementKey = (Text, Text);
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Announcement {
     /// The port by which its frames enter the program.
-    pub from: OriginPort,
+    pub from: InjectionPort,
     /// The announced addresses or router.
     pub subject: Subject,
 }
@@ -116,24 +116,24 @@ impl HostState<'_> {
 
     /// The port by which frames of a port enter the program, if its switch has a localnet port that
     /// is mapped on this host.
-    fn of_provider(&self, row: &PortBinding) -> Option<OriginPort> {
+    fn of_provider(&self, row: &PortBinding) -> Option<InjectionPort> {
         let from = self.origin(row)?;
         self.builder.has_localnet(from.datapath).then_some(from)
     }
 
-    fn origin(&self, row: &PortBinding) -> Option<OriginPort> {
+    fn origin(&self, row: &PortBinding) -> Option<InjectionPort> {
         let datapath = self.replica.get::<DatapathBinding>(row.datapath)?;
         let datapath = DatapathKey(u32::try_from(datapath.tunnel_key).ok()?);
         let port = u16::try_from(row.tunnel_key).ok().and_then(PortKey::new)?;
         let is_known = self.builder.is_complete(datapath);
-        is_known.then_some(OriginPort { datapath, port, stays_on_host: false })
+        is_known.then_some(InjectionPort { datapath, port, stays_on_host: false })
     }
 
     /// Adds the entries of a port that this host serves.
     fn add_addresses(
         &self,
         all: &mut BTreeMap<AnnouncementKey, Announcement>,
-        from: OriginPort,
+        from: InjectionPort,
         row: &PortBinding,
         entries: &[String],
     ) {
@@ -163,7 +163,7 @@ impl HostState<'_> {
         }
         let peer = port_named(self.replica, row.options.get("peer")?)?;
         // Each host sends them to its own guests only.
-        let from = OriginPort { stays_on_host: true, ..self.origin(&peer)? };
+        let from = InjectionPort { stays_on_host: true, ..self.origin(&peer)? };
         Some(Announcement { from, subject: router(&row.options)? })
     }
 }

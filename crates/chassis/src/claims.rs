@@ -1,6 +1,6 @@
 //! Which logical ports this host claims: the rule that every chassis of a deployment follows.
 
-use crate::program::Surroundings;
+use crate::program::LocalContext;
 use crate::program::ports::row_named;
 use crate::tables::{HaChassis, HaChassisGroup, PortBinding, Text, index};
 use ovsdb::{Atom, Replica, Table, Uuid};
@@ -24,7 +24,7 @@ pub(crate) fn is_child(row: &PortBinding) -> bool {
 pub(crate) fn local_parent(
     replica: &Replica,
     row: &PortBinding,
-    around: &Surroundings<'_>,
+    around: &LocalContext<'_>,
 ) -> Option<Text> {
     let name = row.parent_port.clone()?;
     let parent = PortBinding::from_row(row_named(replica, &name)?)?;
@@ -33,7 +33,7 @@ pub(crate) fn local_parent(
 }
 
 /// True if this host claims the port.
-pub(crate) fn wants(replica: &Replica, row: &PortBinding, around: &Surroundings<'_>) -> bool {
+pub(crate) fn wants(replica: &Replica, row: &PortBinding, around: &LocalContext<'_>) -> bool {
     match PortKind::from(&*row.kind) {
         PortKind::Vif if is_child(row) => local_parent(replica, row, around).is_some(),
         PortKind::Vif => {
@@ -61,7 +61,7 @@ fn preferred_host(replica: &Replica, group: Uuid) -> Option<Uuid> {
 }
 
 /// The rows that this host has claimed, or may have to claim.
-pub(crate) fn candidates(replica: &Replica, around: &Surroundings<'_>) -> BTreeSet<Uuid> {
+pub(crate) fn candidates(replica: &Replica, around: &LocalContext<'_>) -> BTreeSet<Uuid> {
     let local = around.local.logical.keys().filter_map(|name| row_named(replica, name));
     let mut rows: BTreeSet<Uuid> = local.map(|row| row.uuid()).collect();
     let Some(table) = replica.table(PortBinding::NAME) else { return rows };

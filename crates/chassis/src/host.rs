@@ -6,7 +6,7 @@ use crate::health::{self, ServiceCheck};
 use crate::local::{DeviceDefaults, DeviceFacts, InterfaceState, LocalPorts, Numbers};
 use crate::monitored::{Monitored, Scope};
 use crate::program::{
-    BadFlow, BalancedPair, ProgramBuilder, Surroundings, learned, ports::port_named,
+    BadFlow, BalancedPair, LocalContext, ProgramBuilder, learned, ports::port_named,
 };
 use crate::settings::Settings;
 use crate::tables::{
@@ -595,8 +595,8 @@ fn surroundings<'a>(
     chassis: Option<Uuid>,
     local: &'a LocalPorts,
     (endpoints, monitored): (&'a Endpoints, &'a Monitored),
-) -> Surroundings<'a> {
-    Surroundings {
+) -> LocalContext<'a> {
+    LocalContext {
         chassis,
         names: [&settings.system_id, &settings.hostname],
         local,

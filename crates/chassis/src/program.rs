@@ -60,7 +60,7 @@ pub use learned::learned;
 
 /// The inputs, other than the southbound database, that determine where ports are.
 #[derive(Clone, Copy, Debug)]
-pub struct Surroundings<'a> {
+pub struct LocalContext<'a> {
     /// The row of this host in the table Chassis.
     pub chassis: Option<Uuid>,
     /// `system-id` and `hostname` of this host.
@@ -181,7 +181,7 @@ impl ProgramBuilder {
     pub fn from_replica(
         replica: &Replica,
         tunnels: &[TunnelType],
-        around: &Surroundings<'_>,
+        around: &LocalContext<'_>,
     ) -> Self {
         let mut builder = Self::new(tunnels);
         let rows = replica.tables().flat_map(|table| table.rows());
@@ -256,7 +256,7 @@ impl ProgramBuilder {
     }
 
     /// Applies changes of rows. `replica` has these changes already.
-    pub fn apply(&mut self, replica: &Replica, changes: &[RowChange], around: &Surroundings<'_>) {
+    pub fn apply(&mut self, replica: &Replica, changes: &[RowChange], around: &LocalContext<'_>) {
         let mut by_table: HashMap<&str, Vec<&RowChange>> = HashMap::new();
         for change in changes {
             by_table.entry(change.table()).or_default().push(change);

@@ -6,7 +6,7 @@ use crate::claims;
 use crate::endpoints::Endpoints;
 use crate::local::{DeviceFacts, LocalInterface, LocalPorts, bridge_named};
 use crate::monitored::Monitored;
-use crate::program::Surroundings;
+use crate::program::LocalContext;
 use crate::settings::Settings;
 use crate::tables::{
     Bridge, Chassis, ChassisPrivate, Encap, Interface, OpenVswitch, PortBinding, Text, TextMap,
@@ -59,7 +59,7 @@ impl SouthboundWriter {
         &mut self,
         replica: &Replica,
         settings: &Settings,
-        around: &Surroundings<'_>,
+        around: &LocalContext<'_>,
         installed: &Installed,
         (now, unix_ms): (Instant, UnixMs),
     ) -> (Option<Transaction>, Option<Instant>) {
@@ -75,7 +75,7 @@ impl SouthboundWriter {
         &mut self,
         mut transaction: Transaction,
         replica: &Replica,
-        (chassis, around): (Uuid, &Surroundings<'_>),
+        (chassis, around): (Uuid, &LocalContext<'_>),
         installed: &Installed,
         now: Instant,
     ) -> (Transaction, Option<Instant>) {
@@ -241,7 +241,7 @@ fn private(
 pub fn leave(replica: &Replica, settings: &Settings, chassis: Option<Uuid>) -> Option<Transaction> {
     let chassis = chassis?;
     let none = LocalPorts::default();
-    let around = Surroundings {
+    let around = LocalContext {
         chassis: Some(chassis),
         names: [&settings.system_id, &settings.hostname],
         local: &none,

@@ -1,7 +1,7 @@
 //! Up to 64 subtables that share filters, ordered by the best rule of each.
 
 use crate::Rank;
-use crate::filter::{FilterAnswers, Filters, SLOTS};
+use crate::filter::{FilterResults, Filters, SLOTS};
 use crate::sparse_mask::SparseMask;
 use crate::subtable::Subtable;
 use crate::tracker::PrefixTracker;
@@ -64,7 +64,7 @@ pub(crate) struct Progress {
     candidates: u64,
     /// The indices in `heads` of candidates that have not been searched, a bit for each.
     waiting: u64,
-    answers: FilterAnswers,
+    answers: FilterResults,
 }
 
 /// The indices of the bits that are one, ascending.

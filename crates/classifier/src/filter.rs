@@ -29,9 +29,9 @@ const MAX_PLACES: usize = 1 << 13;
 
 /// The subtables that each of the first filters excludes for a key, kept for the end of the lookup.
 #[derive(Clone, Copy)]
-pub(crate) struct FilterAnswers([u64; SLOTS]);
+pub(crate) struct FilterResults([u64; SLOTS]);
 
-impl Default for FilterAnswers {
+impl Default for FilterResults {
     fn default() -> Self {
         Self([0; SLOTS])
     }
@@ -184,7 +184,7 @@ impl Filters {
     pub(crate) fn candidates(
         &self,
         mut left: u64,
-        answers: &mut FilterAnswers,
+        answers: &mut FilterResults,
         key: &FlowKey,
         tracker: &mut PrefixTracker<'_>,
     ) -> u64 {
@@ -207,7 +207,7 @@ impl Filters {
     pub(crate) fn drop_known(
         &self,
         mut left: u64,
-        answers: &FilterAnswers,
+        answers: &FilterResults,
         key: &FlowKey,
         (tracker, read): (&mut PrefixTracker<'_>, &FlowMask),
     ) -> u64 {
@@ -231,7 +231,7 @@ impl Filters {
     pub(crate) fn explain(
         &self,
         mut left: u64,
-        answers: &FilterAnswers,
+        answers: &FilterResults,
         (tracker, read): (&mut PrefixTracker<'_>, &mut FlowMask),
     ) -> u64 {
         for (filter, excluded) in self.0.iter().zip(&answers.0) {

@@ -135,7 +135,7 @@ pub fn run(args: &Args) -> Result<(), Failure> {
     let options = ForwardingOptions { workers, source_ports, megaflows, use_kernel: false };
     let manager = Arc::new(ServiceManager::connect().map_err(Failure::Input)?);
     if args.ovn.is_some() {
-        netdev::unix::keep_files_to_owner();
+        netdev::unix::restrict_new_files_to_owner();
     }
     let (host, prepared) = prepare(args, options)?;
     // Threads inherit the signal mask, so signals are blocked before the first thread starts.

@@ -40,9 +40,9 @@
 //! exceptions.
 #![forbid(unsafe_code)]
 
+mod adaptive_timeouts;
 mod commit;
 mod config;
-mod crowding;
 mod entry;
 mod fusion;
 mod headers;
@@ -67,7 +67,7 @@ pub use config::{Config, CtDrop, Limits};
 pub use fusion::ConnKey;
 pub use headers::Headers;
 pub use nat::{NatKind, NatSpec, PortChoice};
-pub use record::{NotRestored, Record, Store, checksum};
+pub use record::{Record, RestoreError, Store, checksum};
 pub use sctp::SctpState;
 pub use state::{Invalid, State};
 pub use stats::Stats;

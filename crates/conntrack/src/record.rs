@@ -30,7 +30,7 @@ pub trait Store: fmt::Debug + Send {
 
 /// The reason why a connection was not restored.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
-pub enum NotRestored {
+pub enum RestoreError {
     /// The record does not describe a connection.
     Invalid,
     /// The time without tracking was longer than the connection's timeout.
@@ -39,7 +39,7 @@ pub enum NotRestored {
     Refused(CtDrop),
 }
 
-impl fmt::Display for NotRestored {
+impl fmt::Display for RestoreError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Invalid => f.write_str("invalid record"),
@@ -176,16 +176,16 @@ impl Table {
         record: &Record,
         absent_ms: u64,
         opener: PortNo,
-    ) -> Result<(), NotRestored> {
-        let (status, machine, timeout) = record.decode(now_ms).ok_or(NotRestored::Invalid)?;
+    ) -> Result<(), RestoreError> {
+        let (status, machine, timeout) = record.decode(now_ms).ok_or(RestoreError::Invalid)?;
         let timeout_ms = self.config.timeouts.ms(timeout);
         if timeout_ms <= absent_ms {
-            return Err(NotRestored::Expired);
+            return Err(RestoreError::Expired);
         }
         let keys = [record.tuple(0), record.tuple(1)];
-        self.check_limits(keys[0].zone(), opener).map_err(NotRestored::Refused)?;
+        self.check_limits(keys[0].zone(), opener).map_err(RestoreError::Refused)?;
         if keys.iter().any(|key| self.index.find(&self.slab, key).is_some()) {
-            return Err(NotRestored::Refused(CtDrop::Clash));
+            return Err(RestoreError::Refused(CtDrop::Clash));
         }
         let generation = self.next_generation();
         let slot = self.insert(Entry {

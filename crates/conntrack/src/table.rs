@@ -213,7 +213,7 @@ impl Table {
         if self.config.adaptive
             && let Outcome::Accept { timeout: Some(timeout), .. } = outcome
         {
-            self.crowd(now_ms, slot, timeout);
+            self.shorten_if_crowded(now_ms, slot, timeout);
         }
         let entry = self.slab.get_mut(slot)?;
         let state = if is_est { State::EST } else { State::NEW };

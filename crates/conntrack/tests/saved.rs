@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex};
 
 use conntrack::{
-    Commit, Config, CtDrop, Limits, Masked, Nat, NatSpec, NotRestored, Record, Seed, State, Store,
+    Commit, Config, CtDrop, Limits, Masked, Nat, NatSpec, Record, RestoreError, Seed, State, Store,
     Table, Timeout, Zone,
 };
 use flow::PortNo;
@@ -155,12 +155,12 @@ fn connection_is_not_restored_when_something_speaks_against_it() {
     let restore = |table: &mut Table, absent_ms| table.restore(0, &record, absent_ms, PortNo(3));
     let established_ms = u64::from(Timeout::TcpEstablished.default_s()) * 1000;
     let mut roomy = table(Limits::default());
-    assert_eq!(restore(&mut roomy, established_ms), Err(NotRestored::Expired));
+    assert_eq!(restore(&mut roomy, established_ms), Err(RestoreError::Expired));
     assert_eq!(restore(&mut roomy, established_ms - 1), Ok(()));
-    assert_eq!(restore(&mut roomy, 0), Err(NotRestored::Refused(CtDrop::Clash)));
+    assert_eq!(restore(&mut roomy, 0), Err(RestoreError::Refused(CtDrop::Clash)));
     assert_eq!(roomy.len(), 1);
     let none = Limits { per_zone: 0, ..Limits::default() };
-    let refused = Err(NotRestored::Refused(CtDrop::ZoneLimit));
+    let refused = Err(RestoreError::Refused(CtDrop::ZoneLimit));
     assert_eq!(restore(&mut table(none), 0), refused);
 }
 

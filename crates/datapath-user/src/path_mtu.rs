@@ -45,7 +45,7 @@ struct BelievedPathMtu {
 
 /// The ignored reports of one reason.
 #[derive(Clone, Copy, Default, Debug)]
-struct IgnoredCount {
+struct IgnoredReports {
     total: u64,
     /// Reports since the last log message.
     unlogged: u64,
@@ -65,7 +65,7 @@ pub(super) struct PathMtuDiscovery {
     found: HashMap<EndpointId, BelievedPathMtu>,
     /// The number of believed reports.
     believed: u64,
-    ignored: BTreeMap<Ignored, IgnoredCount>,
+    ignored: BTreeMap<Ignored, IgnoredReports>,
 }
 
 impl PathMtuDiscovery {

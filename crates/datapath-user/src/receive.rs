@@ -14,7 +14,7 @@ use flow::{
 use netdev::af_packet::{PacketOptions, PacketRx, PacketSocket};
 use netdev::filter::SocketFilter;
 use netdev::raw_ip::PROTOCOL_GRE;
-use netdev::udp::{RxTrain, UdpOptions, UdpUnderlay};
+use netdev::udp::{RxUdpBatch, UdpOptions, UdpUnderlay};
 use netdev::{Error, Ifindex};
 use packet::{Checksum, Coalescer, PacketBuf, coalesce_ranges, infer_offload, infer_partial};
 use std::net::{IpAddr, SocketAddr};
@@ -45,7 +45,7 @@ pub(super) struct Receiver {
 enum ReceiveSocket {
     Udp {
         socket: UdpUnderlay,
-        trains: Vec<RxTrain>,
+        trains: Vec<RxUdpBatch>,
     },
     /// A packet socket rather than a raw IP socket, because only a packet socket reports how the
     /// kernel's GRO has merged the segments inside GRE.
@@ -115,7 +115,7 @@ impl Receiver {
                     Some(_) => vec![UdpUnderlay::join(address, uplink, options)?],
                     None => UdpUnderlay::bind_group(address, options, count)?,
                 };
-                let trains = || vec![RxTrain::EMPTY; BATCH];
+                let trains = || vec![RxUdpBatch::EMPTY; BATCH];
                 sockets
                     .into_iter()
                     .map(|socket| ReceiveSocket::Udp { socket, trains: trains() })
@@ -170,7 +170,7 @@ impl Receiver {
             ReceiveSocket::Udp { socket, trains } => {
                 let count = socket.recv_batch(&mut self.batch.packets, trains).unwrap_or(0);
                 for (index, train) in trains.iter().take(count).enumerate() {
-                    if train.source == RxTrain::EMPTY.source {
+                    if train.source == RxUdpBatch::EMPTY.source {
                         continue; // Unreadable; the socket has counted it.
                     }
                     let from = Arrival {

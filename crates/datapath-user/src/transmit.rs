@@ -6,7 +6,7 @@ use flow::{Carrier, DropReason, Encapsulated};
 use netdev::batch::{IoSlices, MessageBatch};
 use netdev::io_error::IoError;
 use netdev::raw_ip::{PROTOCOL_GRE, RawIp, RawTx};
-use netdev::udp::{MAX_TRAIN_BYTES, TxOptions, TxPool, TxTrain};
+use netdev::udp::{MAX_UDP_BATCH_BYTES, TxOptions, TxPool, TxUdpBatch};
 use netdev::{Error, Ifindex};
 use packet::{PacketBuf, SegmentChecksum, SegmentError, Segmenter};
 use std::net::{IpAddr, SocketAddr};
@@ -132,14 +132,14 @@ impl Transmit {
         let sent =
             self.segmenter.segment(packet, outer.outer_len, SegmentChecksum::Complete, |_| {});
         sent.map_err(segmentation).and_then(|segments| {
-            let train = |size: Option<usize>| TxTrain {
+            let train = |size: Option<usize>| TxUdpBatch {
                 dst: SocketAddr::new(outer.remote, outer.port),
                 entropy: outer.entropy,
                 tos: outer.traffic_class,
                 ttl: Some(outer.ttl),
                 gso_size: size.map(|size| size as u16),
             };
-            for group in segments.trains(pool.max_segments(), MAX_TRAIN_BYTES) {
+            for group in segments.trains(pool.max_segments(), MAX_UDP_BATCH_BYTES) {
                 let size = (group.len() > 1).then_some(group.segment_len());
                 let mut pieces = IoSlices::new();
                 if !pieces.extend(group.flat_map(|(header, payload)| [header, payload])) {

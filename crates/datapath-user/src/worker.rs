@@ -207,7 +207,7 @@ impl Worker {
             forwarder.show_guest_frame(port, packet);
             return forwarder.drop_packet(port, reason, packet);
         }
-        let settled = packet::settle_checksum(packet);
+        let settled = packet::complete_misplaced_checksum(packet);
         forwarder.show_guest_frame(port, packet);
         match settled {
             Ok(()) => forwarder.forward(port, None, packet),

@@ -27,10 +27,10 @@ use std::path::Path;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use conntrack::{Config, NotRestored, Record, Seed, Store, Table, checksum};
+use conntrack::{Config, Record, RestoreError, Seed, Store, Table, checksum};
 use flow::PortNo;
 use netdev::boot_clock;
-use netdev::shared_file::{self, SharedFile};
+use netdev::mapped_file::{self, MappedFile};
 
 /// `weftconn`
 const MAGIC: u64 = u64::from_be_bytes(*b"weftconn");
@@ -116,7 +116,7 @@ impl Earlier {
     /// # Errors
     /// The file cannot be read, or another user could have written it.
     pub fn read(path: &Path) -> io::Result<Option<Self>> {
-        let file = match shared_file::open_own(path) {
+        let file = match mapped_file::open_own(path) {
             Ok(file) => file,
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
             Err(error) => return Err(error),
@@ -193,7 +193,7 @@ pub struct ConnectionFile(Arc<Mutex<Inner>>);
 
 #[derive(Debug)]
 struct Inner {
-    file: SharedFile,
+    file: MappedFile,
     /// The numbers of zones and ports that have names in the file.
     named: [BTreeSet<usize>; 2],
     records: u64,
@@ -207,7 +207,7 @@ impl ConnectionFile {
     /// # Errors
     /// The file exists, or cannot be created.
     pub fn create(path: &Path, connections: u32, last_beat: Option<Duration>) -> io::Result<Self> {
-        let mut file = SharedFile::create(path, Area::Connections.entry(connections as usize))?;
+        let mut file = MappedFile::create(path, Area::Connections.entry(connections as usize))?;
         let beat = last_beat.map_or_else(beat, |last| last.as_millis() as u64);
         file.store(0, &[MAGIC, VERSION, 0, beat, 0, 0, 0, boot_clock::boot()])?;
         Ok(Self(Arc::new(Mutex::new(Inner {
@@ -275,7 +275,7 @@ impl Restored {
         config: &Config,
         earlier: impl ExactSizeIterator<Item = (Record, PortNo)>,
         absent: Duration,
-    ) -> (Self, BTreeMap<NotRestored, u64>) {
+    ) -> (Self, BTreeMap<RestoreError, u64>) {
         let mut lost = BTreeMap::new();
         if earlier.len() == 0 {
             return (Self { file, table: None }, lost);

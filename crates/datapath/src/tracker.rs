@@ -165,7 +165,7 @@ impl Tracker {
             return;
         }
         fragments.expire(self.now_ms());
-        for (port, reason, lost) in fragments.take_lost() {
+        for (port, reason, lost) in fragments.take_dropped() {
             count(PortNo(port), reason_of(reason), lost);
         }
     }

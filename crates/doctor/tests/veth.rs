@@ -9,7 +9,7 @@ use doctor::facts::NicFacts;
 use flow::TunnelType;
 use netdev::af_packet::{PacketOptions, PacketSocket};
 use netdev::filter::SocketFilter;
-use netdev::udp::{TxOptions, TxPool, TxTrain};
+use netdev::udp::{TxOptions, TxPool, TxUdpBatch};
 use netdev::{Dad, IpNet, LinkKind, LinkSpec, VxlanSpec};
 use packet::PacketBuf;
 use std::collections::BTreeMap;
@@ -135,7 +135,7 @@ impl Lab {
     }
 
     fn train(&self) {
-        let train = TxTrain {
+        let train = TxUdpBatch {
             dst: SocketAddr::new(self.ends.1.ip4.into(), 9),
             entropy: 0,
             tos: 0,

@@ -56,7 +56,7 @@ impl UdpUnderlay {
 
 impl TxPool {
     /// Sends multicast datagrams on the interface `uplink` from now on, without looping them back
-    /// to this host. [`crate::udp::TxTrain::ttl`] limits their scope; by default no router forwards
+    /// to this host. [`crate::udp::TxUdpBatch::ttl`] limits their scope; by default no router forwards
     /// them.
     ///
     /// # Errors

@@ -104,7 +104,7 @@ impl Tap {
     pub fn create_persistent(name: &str, several: bool) -> Result<()> {
         let flags = if several { libc::IFF_MULTI_QUEUE } else { 0 };
         if let Some(queues) = tun_queues(name)? {
-            if queues.are_several == several {
+            if queues.is_multi_queue == several {
                 // Opening one more queue would divert frames from the program that has the others.
                 if several && queues.open > 0 {
                     return Ok(());
@@ -140,8 +140,8 @@ impl Tap {
     /// As [`Tap::open`], except EBUSY.
     pub fn delete_persistent(name: &str) -> Result<bool> {
         let flags = match tun_queues(name)? {
-            Some(TunQueues { are_several: true, open: 1.. }) => return Ok(false),
-            Some(TunQueues { are_several: true, open: 0 }) => libc::IFF_MULTI_QUEUE,
+            Some(TunQueues { is_multi_queue: true, open: 1.. }) => return Ok(false),
+            Some(TunQueues { is_multi_queue: true, open: 0 }) => libc::IFF_MULTI_QUEUE,
             _ => 0,
         };
         match Self::attach(name, flags) {

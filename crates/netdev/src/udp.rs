@@ -31,7 +31,7 @@ const SO_BINDTOIFINDEX: c_int = 62;
 
 /// The maximum payload of one datagram or UDP batch: the 16-bit length of IPv4, less the IPv4 and
 /// UDP headers. IPv6 could carry 20 bytes more.
-pub const MAX_TRAIN_BYTES: usize = 65_507;
+pub const MAX_UDP_BATCH_BYTES: usize = 65_507;
 
 /// Options of a receiving socket.
 #[derive(Debug, Clone, Copy)]
@@ -46,7 +46,7 @@ pub struct UdpOptions {
     /// Receive only on this interface. Otherwise a guest whose interface has an IP stack on the
     /// host could forge datagrams of a remote end point.
     pub device: Option<Ifindex>,
-    /// Report the TTL or hop limit: [`RxTrain::ttl`]. It costs about 20 ns per UDP batch or single
+    /// Report the TTL or hop limit: [`RxUdpBatch::ttl`]. It costs about 20 ns per UDP batch or single
     /// datagram, a fifteenth of the time to receive a small datagram.
     pub ttl: bool,
 }
@@ -65,7 +65,7 @@ impl Default for UdpOptions {
 
 /// Metadata of a received datagram or UDP batch.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct RxTrain {
+pub struct RxUdpBatch {
     /// The sender.
     pub source: SocketAddr,
     /// Payload bytes of each datagram except the last, which may be shorter; `None` for a single
@@ -80,7 +80,7 @@ pub struct RxTrain {
     pub len: usize,
 }
 
-impl RxTrain {
+impl RxUdpBatch {
     /// A placeholder for [`UdpUnderlay::recv_batch`] to overwrite.
     pub const EMPTY: Self = Self {
         source: SocketAddr::new(IpAddr::V4(Ipv4Addr::UNSPECIFIED), 0),
@@ -157,7 +157,7 @@ impl UdpUnderlay {
     /// [`IoError::Truncated`] and [`IoError::Malformed`] for a lost datagram or UDP batch; the next
     /// call reads the next one.
     #[inline]
-    pub fn recv(&self, packet: &mut PacketBuf) -> IoResult<Option<RxTrain>> {
+    pub fn recv(&self, packet: &mut PacketBuf) -> IoResult<Option<RxUdpBatch>> {
         packet.reset(PacketBuf::HEADROOM);
         let mut control = ControlMessages::new();
         let mut from = SockAddr::EMPTY;
@@ -177,14 +177,18 @@ impl UdpUnderlay {
     ///
     /// # Errors
     /// [`IoError::Os`] when the kernel refuses.
-    pub fn recv_batch(&self, packets: &mut [PacketBuf], trains: &mut [RxTrain]) -> IoResult<usize> {
+    pub fn recv_batch(
+        &self,
+        packets: &mut [PacketBuf],
+        trains: &mut [RxUdpBatch],
+    ) -> IoResult<usize> {
         let count = packets.len().min(trains.len());
         sys::recvmmsg(self.fd.as_fd(), &mut packets[..count], |entry: BatchEntry<'_, 0>| {
             let BatchEntry { index, packet, received, from, control, .. } = entry;
             trains[index] = train(packet, &received, from, control).unwrap_or_else(|_| {
                 self.malformed.fetch_add(1, Ordering::Relaxed);
                 packet.set_len(0);
-                RxTrain::EMPTY
+                RxUdpBatch::EMPTY
             });
         })
         .map_err(IoError::from_errno)
@@ -245,7 +249,7 @@ impl Default for TxOptions {
 
 /// The destination and header fields of a datagram or UDP batch to send.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct TxTrain {
+pub struct TxUdpBatch {
     /// The remote end point.
     pub dst: SocketAddr,
     /// Hash of the inner flow; selects the source port.
@@ -335,13 +339,13 @@ impl TxPool {
 
     /// Sends the bytes of `pieces` as one datagram, or as a UDP batch that is segmented every
     /// `gso_size` bytes, with one system call. Returns the bytes sent. The limits are
-    /// [`MAX_TRAIN_BYTES`], [`TxPool::max_segments`] datagrams and 1024 pieces.
+    /// [`MAX_UDP_BATCH_BYTES`], [`TxPool::max_segments`] datagrams and 1024 pieces.
     ///
     /// # Errors
     /// [`IoError::TooBig`] beyond these limits or above the MTU of the device; [`IoError::Full`]
     /// when the queue is full; [`IoError::Unreachable`] without a route.
     #[inline]
-    pub fn send(&self, train: &TxTrain, pieces: &[IoSlice<'_>]) -> IoResult<usize> {
+    pub fn send(&self, train: &TxUdpBatch, pieces: &[IoSlice<'_>]) -> IoResult<usize> {
         let mut control = header_control(train);
         let Some(size) = train.gso_size else {
             return self.send_one(train, pieces, &control);
@@ -361,7 +365,7 @@ impl TxPool {
 
     fn send_one(
         &self,
-        train: &TxTrain,
+        train: &TxUdpBatch,
         pieces: &[IoSlice<'_>],
         control: &ControlMessages,
     ) -> IoResult<usize> {
@@ -374,7 +378,7 @@ impl TxPool {
     #[cold]
     fn send_one_by_one(
         &self,
-        train: &TxTrain,
+        train: &TxUdpBatch,
         size: u16,
         pieces: &[IoSlice<'_>],
     ) -> IoResult<usize> {
@@ -494,7 +498,7 @@ fn bind_run(
         .collect()
 }
 
-fn header_control(train: &TxTrain) -> ControlMessages {
+fn header_control(train: &TxUdpBatch) -> ControlMessages {
     sys::header_control(train.dst.is_ipv4(), train.tos, train.ttl)
 }
 
@@ -505,13 +509,13 @@ fn train(
     received: &Received,
     from: &SockAddr,
     control: &ControlMessages,
-) -> IoResult<RxTrain> {
+) -> IoResult<RxUdpBatch> {
     if received.flags & libc::MSG_TRUNC != 0 {
         return Err(IoError::Truncated);
     }
     let source = from.ip().ok_or(IoError::Malformed)?;
     packet.set_len(received.len);
-    let mut train = RxTrain { source, len: received.len, ..RxTrain::EMPTY };
+    let mut train = RxUdpBatch { source, len: received.len, ..RxUdpBatch::EMPTY };
     for (level, kind, data) in control.iter() {
         let Some(value) = sys::control_int(data) else { continue };
         match (level, kind) {
@@ -555,7 +559,7 @@ mod tests {
 
         let payload: Vec<u8> = (0..2500).map(|i| (i % 251) as u8).collect();
         let (head, tail) = payload.split_at(700);
-        let train = TxTrain { dst: local, entropy: 0, tos: 4, ttl: None, gso_size: Some(1000) };
+        let train = TxUdpBatch { dst: local, entropy: 0, tos: 4, ttl: None, gso_size: Some(1000) };
         let pieces = [IoSlice::new(head), IoSlice::new(&[]), IoSlice::new(tail)];
         assert_eq!(tx.send_one_by_one(&train, 1000, &pieces).unwrap(), 2500);
         let mut packet = PacketBuf::with_capacity(PacketBuf::HEADROOM, 2000);

@@ -31,7 +31,7 @@ pub fn listen_private(path: &Path) -> io::Result<UnixListener> {
 
 /// Makes all files that this process creates from now on writable by their owner only, whatever
 /// mode they are created with. That includes sockets: other users cannot connect to them.
-pub fn keep_files_to_owner() {
+pub fn restrict_new_files_to_owner() {
     let others = Mode::S_IWGRP | Mode::S_IWOTH;
     let before = umask(others);
     umask(before | others);

@@ -94,7 +94,7 @@ pub fn complete_crc32c(packet: &mut PacketBuf) -> bool {
 /// [`ChecksumError::SuperPacket`] if a super-packet has such a checksum, which no real sender
 /// produces.
 #[inline]
-pub fn settle_checksum(packet: &mut PacketBuf) -> Result<(), ChecksumError> {
+pub fn complete_misplaced_checksum(packet: &mut PacketBuf) -> Result<(), ChecksumError> {
     let Checksum::Partial { start, offset } = packet.offload.checksum else { return Ok(()) };
     if may_stay_partial(packet, start, offset) || complete_crc32c(packet) {
         return Ok(());

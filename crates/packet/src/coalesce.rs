@@ -151,8 +151,9 @@ impl<K: Copy + Eq> Coalescer<K> {
             }
         };
         let offload = packet.offload;
-        let mergeable =
-            segment.is_mergeable && offload.gso.is_none() && segment.owes_nothing_else(offload);
+        let mergeable = segment.is_mergeable
+            && offload.gso.is_none()
+            && segment.has_no_other_partial_checksum(offload);
         let trusted = offload.checksum != Checksum::Unverified;
         if let Some(index) = self.find(key, &segment, packet.head()) {
             let held = &mut self.held[index];

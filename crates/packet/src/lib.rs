@@ -23,7 +23,7 @@ pub mod vnet;
 pub use buf::{Checksum, Gso, GsoKind, HeadroomError, Offload, PacketBuf};
 pub use checksum::{
     ChecksumError, ChecksumStatus, SegmentSizeLost, complete_checksum, complete_crc32c,
-    infer_offload, infer_partial, limit_segments, settle_checksum, verify_checksum,
+    complete_misplaced_checksum, infer_offload, infer_partial, limit_segments, verify_checksum,
 };
 pub use coalesce::{Coalescer, coalesce_ranges};
 pub use fit::{Fit, Resize, fit, wire_len};

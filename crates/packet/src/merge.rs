@@ -89,7 +89,7 @@ impl Segment {
     }
 
     /// True unless there is a partial checksum that is not this segment's own.
-    pub(crate) fn owes_nothing_else(&self, offload: Offload) -> bool {
+    pub(crate) fn has_no_other_partial_checksum(&self, offload: Offload) -> bool {
         match offload.checksum {
             Checksum::Partial { start, offset } => {
                 usize::from(start) == self.at.l4 && usize::from(offset) == tcp::CHECKSUM_OFFSET

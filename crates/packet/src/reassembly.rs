@@ -142,7 +142,7 @@ impl IpReassembler {
     /// Holds a fragment, or completes its datagram with it.
     ///
     /// # Errors
-    /// The fragment is dropped, and perhaps others with it: see [`IpReassembler::take_lost`].
+    /// The fragment is dropped, and perhaps others with it: see [`IpReassembler::take_dropped`].
     pub fn push(
         &mut self,
         context: FragmentContext,
@@ -200,7 +200,7 @@ impl IpReassembler {
     }
 
     /// The numbers of held fragments that were dropped since the last call, by source and reason.
-    pub fn take_lost(&mut self) -> impl Iterator<Item = (u32, FragmentDrop, u64)> {
+    pub fn take_dropped(&mut self) -> impl Iterator<Item = (u32, FragmentDrop, u64)> {
         let lost = std::mem::take(&mut self.lost).into_iter();
         lost.map(|((source, reason), count)| (source, reason, count))
     }

@@ -4,8 +4,8 @@ use crate::support::{Spec, any_spec, in_snap};
 use packet::{
     Checksum, ChecksumError, ChecksumStatus, Gso, GsoKind, PacketBuf, SegmentChecksum,
     SegmentError, SegmentSizeLost, Segmenter, SplitLimits, coalesce_ranges, complete_checksum,
-    complete_crc32c, infer_offload, infer_partial, limit_segments, settle_checksum, split,
-    verify_checksum, vnet,
+    complete_crc32c, complete_misplaced_checksum, infer_offload, infer_partial, limit_segments,
+    split, verify_checksum, vnet,
 };
 use proptest::prelude::*;
 use testkit::crc32c::crc32c;
@@ -292,7 +292,7 @@ proptest! {
     ) {
         let sent = spec.packet(size);
         let mut packet = sent.clone();
-        settle_checksum(&mut packet).unwrap();
+        complete_misplaced_checksum(&mut packet).unwrap();
         prop_assert_eq!((packet.to_vec(), packet.offload), (sent.to_vec(), sent.offload));
     }
 
@@ -310,7 +310,7 @@ proptest! {
         let mut packet = sent.clone();
         packet.offload.checksum = Checksum::Partial { start: start as u16, offset };
         let is_own = packet.offload == sent.offload;
-        settle_checksum(&mut packet).unwrap();
+        complete_misplaced_checksum(&mut packet).unwrap();
         let settled = packet.to_vec();
         complete_checksum(&mut packet).unwrap();
         prop_assert_eq!(packet.to_vec(), summed(&frame, start, offset.into()));
@@ -340,7 +340,7 @@ fn checksum_inside_a_guests_own_tunnel_stays_partial_when_it_is_settled() {
         let checksum = Checksum::Partial { start: start + outer.len() as u16, offset };
         packet.offload.checksum = checksum;
         let before = packet.to_vec();
-        settle_checksum(&mut packet).unwrap();
+        complete_misplaced_checksum(&mut packet).unwrap();
         assert_eq!((packet.to_vec(), packet.offload.checksum), (before, checksum), "{tags} tags");
     }
 }
@@ -354,7 +354,7 @@ fn checksum_is_completed_at_once_when_its_field_is_in_an_arp_address() {
         let mut packet = PacketBuf::from_bytes(&frame);
         let l3 = 14 + 4 * tags;
         packet.offload.checksum = Checksum::Partial { start: l3 as u16, offset: 14 };
-        settle_checksum(&mut packet).unwrap();
+        complete_misplaced_checksum(&mut packet).unwrap();
         let expected = (summed(&frame, l3, 14), Checksum::Unverified);
         assert_eq!((packet.to_vec(), packet.offload.checksum), expected, "{kind:x}, {tags} tags");
     }
@@ -368,12 +368,12 @@ fn checksum_is_completed_at_once_when_the_packet_has_a_snap_header() {
     let mut packet = PacketBuf::from_bytes(&in_snap(&sent.to_vec(), 0));
     packet.offload.checksum = Checksum::Partial { start: start + 8, offset };
     let mut large = packet.clone();
-    settle_checksum(&mut packet).unwrap();
+    complete_misplaced_checksum(&mut packet).unwrap();
     let expected = (in_snap(&spec.frame(), 0), Checksum::Unverified);
     assert_eq!((packet.to_vec(), packet.offload.checksum), expected);
     // Each segment would need an IEEE 802.3 length of its own.
     large.offload.gso = spec.packet(Some(100)).offload.gso;
-    assert_eq!(settle_checksum(&mut large), Err(ChecksumError::SuperPacket));
+    assert_eq!(complete_misplaced_checksum(&mut large), Err(ChecksumError::SuperPacket));
     assert_eq!(
         Segmenter::new().segment(&large, 0, SegmentChecksum::Complete, |_| {}).err(),
         Some(SegmentError::NotTransport)
@@ -387,7 +387,11 @@ fn super_packet_is_rejected_when_its_checksum_field_is_in_a_header() {
     for start in [0, own - 20, own - 1, own + 1] {
         let mut packet = sent.clone();
         packet.offload.checksum = Checksum::Partial { start, offset };
-        assert_eq!(settle_checksum(&mut packet), Err(ChecksumError::SuperPacket), "{start}");
+        assert_eq!(
+            complete_misplaced_checksum(&mut packet),
+            Err(ChecksumError::SuperPacket),
+            "{start}"
+        );
     }
 }
 
@@ -401,7 +405,7 @@ fn sctp_crc_is_completed_after_any_number_of_tags() {
         expected[l4 + 8..l4 + 12].copy_from_slice(&crc32c(&frame[l4..]).to_le_bytes());
         let mut packet = PacketBuf::from_bytes(&frame);
         packet.offload.checksum = Checksum::Partial { start: l4 as u16, offset: 8 };
-        settle_checksum(&mut packet).unwrap();
+        complete_misplaced_checksum(&mut packet).unwrap();
         assert_eq!((packet.to_vec(), packet.offload.checksum), (expected, Checksum::Verified));
     }
 }

@@ -2,7 +2,8 @@
 
 use crate::support::{any_spec, in_snap};
 use packet::{
-    Fit, PacketBuf, complete_checksum, complete_crc32c, fit, infer_partial, settle_checksum,
+    Fit, PacketBuf, complete_checksum, complete_crc32c, complete_misplaced_checksum, fit,
+    infer_partial,
 };
 use proptest::prelude::*;
 use wire::transport_offset_in;
@@ -71,7 +72,7 @@ fn apply(step: Step, packet: &mut PacketBuf) {
         Step::SetLen(len) => packet.set_len(len),
         Step::Linearize => packet.linearize(),
         Step::Settle => {
-            let _ = settle_checksum(packet);
+            let _ = complete_misplaced_checksum(packet);
         }
         Step::Complete => {
             let _ = complete_checksum(packet);

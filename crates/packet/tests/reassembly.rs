@@ -149,17 +149,17 @@ fn overlap_ends_the_datagram_and_a_repetition_does_not() {
         assert_eq!(reassembler.push(CONTEXT, &mut first.clone(), 0), Ok(FragmentProgress::Held));
         let repeated = reassembler.push(CONTEXT, &mut first.clone(), 0);
         assert_eq!(repeated, Err(FragmentDrop::Overlap));
-        assert_eq!(reassembler.take_lost().count(), 0);
+        assert_eq!(reassembler.take_dropped().count(), 0);
         let mut over = frame(is_v6, 1, 8, false, &[1; 16]);
         assert_eq!(reassembler.push(CONTEXT, &mut over, 0), Err(FragmentDrop::Overlap));
-        let lost: Vec<_> = reassembler.take_lost().collect();
+        let lost: Vec<_> = reassembler.take_dropped().collect();
         assert_eq!(lost, [(3, FragmentDrop::Overlap, 1)]);
         // The last fragment begins a datagram that never becomes complete.
         assert_eq!(reassembler.push(CONTEXT, &mut last.clone(), 5), Ok(FragmentProgress::Held));
         reassembler.expire(5 + HOLD_MS - 1);
-        assert_eq!(reassembler.take_lost().count(), 0);
+        assert_eq!(reassembler.take_dropped().count(), 0);
         reassembler.expire(5 + HOLD_MS);
-        let lost: Vec<_> = reassembler.take_lost().collect();
+        let lost: Vec<_> = reassembler.take_dropped().collect();
         assert_eq!(lost, [(3, FragmentDrop::Expired, 1)]);
         assert!(reassembler.is_idle());
     }

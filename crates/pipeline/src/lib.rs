@@ -51,7 +51,7 @@ pub use state::{
 pub use suggestion::suggestion;
 pub use trace::{AssumedCtStates, Assumptions, MatchedFlow, Trace, TraceStep, TraceSummary, trace};
 pub use translate::{
-    MAX_DEPTH, MAX_STEPS, MAX_TOTAL_STEPS, OriginPort, Translation, retranslate, translate,
+    InjectionPort, MAX_DEPTH, MAX_STEPS, MAX_TOTAL_STEPS, Translation, retranslate, translate,
     translate_ops, translate_originated, translate_steady,
 };
 pub use zones::{CtZones, ZoneUser};

@@ -16,8 +16,8 @@ use datapath::provider::{Datapath, DatapathError, DumpCursor, FusedMegaflows};
 use flow::{PortNo, TunnelInfo};
 use packet::PacketBuf;
 use pipeline::{
-    Affinity, AffinityKey, FdbKey, FdbPort, Flow, IngressPort, LearnEvent, LearnedTables,
-    MacBindingKey, NextHopKey, Op, OriginPort, PortUsage, Program, StateQuery, translate,
+    Affinity, AffinityKey, FdbKey, FdbPort, Flow, IngressPort, InjectionPort, LearnEvent,
+    LearnedTables, MacBindingKey, NextHopKey, Op, PortUsage, Program, StateQuery, translate,
     translate_ops, translate_originated,
 };
 use std::fmt;
@@ -192,7 +192,7 @@ impl Engine {
     pub fn originate_by(
         &self,
         frame: &[u8],
-        from: OriginPort,
+        from: InjectionPort,
         device: PortNo,
     ) -> Result<(), DatapathError> {
         let packet = PacketBuf::from_bytes(frame);
@@ -203,16 +203,16 @@ impl Engine {
         self.datapath.execute(device, packet, translation.actions.into())
     }
 
-    /// Keeps the learn events of packets for [`take_taught`](Self::take_taught) from now on, up to
+    /// Keeps the learn events of packets for [`take_learn_events`](Self::take_learn_events) from now on, up to
     /// a limit for each port. Calls `notify` when there is something to take. Only the first call
     /// has an effect.
-    pub fn keep_taught(&self, notify: impl Fn() + Send + Sync + 'static) {
+    pub fn record_learn_events(&self, notify: impl Fn() + Send + Sync + 'static) {
         self.journal.open(Box::new(notify));
     }
 
     /// The learn events of packets since the last call: new stations and bindings, and values that
     /// differ from configured ones.
-    pub fn take_taught(&self) -> Vec<LearnEvent> {
+    pub fn take_learn_events(&self) -> Vec<LearnEvent> {
         self.journal.take()
     }
 

@@ -316,7 +316,7 @@ impl Engine {
         now: Deciseconds,
     ) -> Option<Box<Megaflow>> {
         let mut mask = Some(MaskNo::of(megaflow.condition.mask()));
-        if !mask.is_some_and(|mask| records.takes_mask(port, mask)) {
+        if !mask.is_some_and(|mask| records.may_add_mask(port, mask)) {
             if megaflow.fusion.is_some() {
                 return None;
             }
@@ -337,7 +337,7 @@ impl Engine {
                 self.counters.put.add(1);
                 decision.recorded = Some(megaflow.id);
                 decision.is_replacement = is_replacement;
-                if mask.is_some() && is_of_neighbours(key) {
+                if mask.is_some() && is_neighbour_discovery(key) {
                     records.keep_longer(megaflow.id, port);
                 }
                 return Some(megaflow);
@@ -351,7 +351,7 @@ impl Engine {
 }
 
 /// Whether a packet is ARP, a neighbour solicitation or a neighbour advertisement.
-fn is_of_neighbours(key: &FlowKey) -> bool {
+fn is_neighbour_discovery(key: &FlowKey) -> bool {
     let is = |field, value: u16| key.get(field) == value.into();
     let is_icmp_type = |kind: u8| is(Field::IcmpType, kind.into());
     is(Field::EthType, EtherType::ARP.0)

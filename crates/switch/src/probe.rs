@@ -62,7 +62,7 @@ pub struct Probe {
     pub uplink_mtu: u16,
     /// In a reply: a guest's interface on that host has a wrong MTU. In a request: the reply need
     /// not say anything about MTUs.
-    pub has_misfit: bool,
+    pub has_wrong_guest_mtu: bool,
 }
 
 impl Probe {
@@ -78,7 +78,7 @@ impl Probe {
             number,
             told: None,
             uplink_mtu: 0,
-            has_misfit: false,
+            has_wrong_guest_mtu: false,
         }
     }
 
@@ -101,7 +101,7 @@ impl Probe {
             IpAddr::V6(router) => router,
         };
         frame.extend(router.octets());
-        frame.push(u8::from(self.has_misfit));
+        frame.push(u8::from(self.has_wrong_guest_mtu));
         frame.resize(len.max(Self::MIN_FRAME), 0);
         frame
     }
@@ -131,7 +131,7 @@ impl Probe {
             number: u32::from_be_bytes(*number),
             told: (mtu != 0).then_some((mtu, router)),
             uplink_mtu: u16::from_be_bytes(*uplink_mtu),
-            has_misfit: flags.first().is_some_and(|flags| flags & 1 != 0),
+            has_wrong_guest_mtu: flags.first().is_some_and(|flags| flags & 1 != 0),
         })
     }
 }
@@ -178,8 +178,9 @@ mod tests {
         let told = |router: &str| Some((1400, router.parse().unwrap()));
         for told in [None, told("192.0.2.1"), told("2001:db8::1")] {
             for is_reply in [false, true] {
-                let has_misfit = is_reply && told.is_none();
-                let probe = Probe { told, is_reply, uplink_mtu: 9000, has_misfit, ..probe() };
+                let has_wrong_guest_mtu = is_reply && told.is_none();
+                let probe =
+                    Probe { told, is_reply, uplink_mtu: 9000, has_wrong_guest_mtu, ..probe() };
                 for len in [0, 60, 1500] {
                     let frame = probe.emit(len);
                     assert_eq!((frame.len(), Probe::parse(&frame)), (len.max(60), Some(probe)));

@@ -202,7 +202,7 @@ impl Records {
     }
 
     /// True if the limits allow the port a megaflow with that mask.
-    pub fn takes_mask(&self, port: PortNo, mask: MaskNo) -> bool {
+    pub fn may_add_mask(&self, port: PortNo, mask: MaskNo) -> bool {
         let port = self.ports.get(&port);
         if port.is_some_and(|port| port.index_of(mask).is_some()) {
             return true;

@@ -34,7 +34,7 @@ enum Fault {
     /// The entry in the fast path differs from what was installed.
     Damaged,
     /// The program reads bits that the mask lacks.
-    TooWide(Box<FlowMask>),
+    MaskTooBroad(Box<FlowMask>),
     /// The program returns other actions.
     OtherActions(Vec<flow::Action>),
     /// The program tracks the packets of a fused megaflow differently.
@@ -45,7 +45,7 @@ impl fmt::Display for Fault {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Damaged => write!(f, "its entry in the fast path is not what was put there"),
-            Self::TooWide(read) => {
+            Self::MaskTooBroad(read) => {
                 write!(
                     f,
                     "its mask lacks bits of {}",
@@ -97,7 +97,7 @@ fn fault_of(
         return None;
     }
     if !is_carried && !mask.covers(&translation.mask) {
-        return Some(Fault::TooWide(Box::new(mask.lacks(&translation.mask))));
+        return Some(Fault::MaskTooBroad(Box::new(mask.lacks(&translation.mask))));
     }
     (*translation.actions != *megaflow.actions).then_some(Fault::OtherActions(translation.actions))
 }

@@ -80,7 +80,7 @@ pub fn frame(random: &mut Random, kinds: FrameKinds) -> PacketBuf {
 /// Inserts an LLC and SNAP header. The IEEE 802.3 length may include padding, and with `malformed`
 /// it is sometimes wrong. A packet that would be too long is returned unchanged.
 fn in_snap(random: &mut Random, packet: &PacketBuf, malformed: bool) -> PacketBuf {
-    let packet = completed_if_owed(packet);
+    let packet = completed_if_partial(packet);
     let frame = packet.head();
     let ethertype = |at: usize| u16::from_be_bytes([frame[at], frame[at + 1]]);
     let mut at = 12;
@@ -102,7 +102,7 @@ fn in_snap(random: &mut Random, packet: &PacketBuf, malformed: bool) -> PacketBu
 /// Inserts one to five priority tags (VID 0) before the packet's own tags. A flow key contains at
 /// most two tags.
 fn priority_tagged(random: &mut Random, packet: &PacketBuf) -> PacketBuf {
-    let packet = completed_if_owed(packet);
+    let packet = completed_if_partial(packet);
     let tags = [0x81, 0, 0, 0].repeat(1 + random.below(5));
     let (addresses, rest) = packet.head().split_at(12);
     PacketBuf::from_bytes(&[addresses, &tags, rest].concat())
@@ -353,7 +353,7 @@ fn fragment(random: &mut Random, v6: bool, payload: &[u8]) -> PacketBuf {
 
 /// Truncates the packet, or changes a byte of its headers.
 fn damaged(random: &mut Random, packet: &PacketBuf) -> PacketBuf {
-    let mut frame = completed_if_owed(packet).to_vec();
+    let mut frame = completed_if_partial(packet).to_vec();
     if random.once_in(2) {
         frame.truncate(TAGGED_MIN + random.below(frame.len().max(TAGGED_MIN + 1) - TAGGED_MIN));
     } else {
@@ -364,7 +364,7 @@ fn damaged(random: &mut Random, packet: &PacketBuf) -> PacketBuf {
     PacketBuf::from_bytes(&frame)
 }
 
-fn completed_if_owed(packet: &PacketBuf) -> PacketBuf {
+fn completed_if_partial(packet: &PacketBuf) -> PacketBuf {
     if packet.offload.checksum == Checksum::Unverified {
         packet.clone()
     } else {

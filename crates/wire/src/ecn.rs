@@ -54,7 +54,7 @@ pub const fn encap(outer_tos: u8, inner_tos: u8) -> u8 {
 
 /// How suspicious a combination of inner and outer fields is (the marks in RFC 6040 figure 4).
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
-pub enum Concern {
+pub enum EcnAnomaly {
     /// A combination that correct tunnels produce.
     None,
     /// "(!)": correct tunnels do not produce this combination today. It is harmless and may be
@@ -70,7 +70,7 @@ pub struct Decap {
     /// The new ECN field of the inner packet; `None` when the packet must be dropped.
     pub ecn: Option<Ecn>,
     /// How suspicious the combination of both fields is.
-    pub concern: Concern,
+    pub concern: EcnAnomaly,
 }
 
 /// Combines the inner and the outer ECN field (RFC 6040 figure 4):
@@ -85,13 +85,13 @@ pub struct Decap {
 #[inline]
 pub const fn decap(inner: Ecn, outer: Ecn) -> Decap {
     let (ecn, concern) = match (inner, outer) {
-        (Ecn::NotEct, Ecn::Ce) => (None, Concern::Dangerous),
-        (Ecn::NotEct, Ecn::Ect0 | Ecn::Ect1) => (Some(Ecn::NotEct), Concern::Dangerous),
-        (Ecn::Ce, Ecn::Ect1) => (Some(Ecn::Ce), Concern::Dangerous),
-        (Ecn::Ect1, Ecn::Ect0) => (Some(Ecn::Ect1), Concern::Unused),
-        (Ecn::Ect0, Ecn::Ect1) => (Some(Ecn::Ect1), Concern::None),
-        (Ecn::Ect0 | Ecn::Ect1, Ecn::Ce) => (Some(Ecn::Ce), Concern::None),
-        (inner, _) => (Some(inner), Concern::None),
+        (Ecn::NotEct, Ecn::Ce) => (None, EcnAnomaly::Dangerous),
+        (Ecn::NotEct, Ecn::Ect0 | Ecn::Ect1) => (Some(Ecn::NotEct), EcnAnomaly::Dangerous),
+        (Ecn::Ce, Ecn::Ect1) => (Some(Ecn::Ce), EcnAnomaly::Dangerous),
+        (Ecn::Ect1, Ecn::Ect0) => (Some(Ecn::Ect1), EcnAnomaly::Unused),
+        (Ecn::Ect0, Ecn::Ect1) => (Some(Ecn::Ect1), EcnAnomaly::None),
+        (Ecn::Ect0 | Ecn::Ect1, Ecn::Ce) => (Some(Ecn::Ce), EcnAnomaly::None),
+        (inner, _) => (Some(inner), EcnAnomaly::None),
     };
     Decap { ecn, concern }
 }
@@ -124,6 +124,6 @@ pub fn decap_frame(frame: &mut [u8], located: &Located, outer: Ecn) -> Decap {
     match (located.ethertype, frame.get_mut(located.l3..)) {
         (EtherType::IPV4, Some(inner)) => decap_v4(&mut Ipv4Packet::new_unchecked(inner), outer),
         (EtherType::IPV6, Some(inner)) => decap_v6(&mut Ipv6Packet::new_unchecked(inner), outer),
-        _ => Decap { ecn: Some(Ecn::NotEct), concern: Concern::None },
+        _ => Decap { ecn: Some(Ecn::NotEct), concern: EcnAnomaly::None },
     }
 }

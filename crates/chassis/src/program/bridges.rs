@@ -4,7 +4,7 @@
 //! has a port for each localnet port whose switch packets of this host can reach.
 
 use super::ports::find;
-use super::{Changes, ProgramBuilder, Surroundings, datapath_key, ports};
+use super::{Changes, LocalContext, ProgramBuilder, datapath_key, ports};
 use crate::local::LocalPorts;
 use crate::provider::ProviderBridge;
 use crate::tables::{DatapathBinding, PortBinding, Text, index};
@@ -139,7 +139,7 @@ impl ProgramBuilder {
     pub(super) fn update_localnets(
         &mut self,
         replica: &Replica,
-        around: &Surroundings<'_>,
+        around: &LocalContext<'_>,
     ) -> BTreeSet<Uuid> {
         if !std::mem::take(&mut self.bridges.is_outdated) {
             return BTreeSet::new();
@@ -170,7 +170,7 @@ impl ProgramBuilder {
         &mut self,
         replica: &Replica,
         row: &PortBinding,
-        around: &Surroundings<'_>,
+        around: &LocalContext<'_>,
     ) -> Option<Localnet> {
         let datapath = datapath_key(&replica.get::<DatapathBinding>(row.datapath)?)?;
         let key = u16::try_from(row.tunnel_key).ok().and_then(PortKey::new)?;

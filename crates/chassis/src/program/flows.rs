@@ -1,6 +1,6 @@
 //! Logical flows.
 
-use super::{BadFlow, ProgramBuilder, Surroundings};
+use super::{BadFlow, LocalContext, ProgramBuilder};
 use crate::tables::{LogicalDpGroup, LogicalFlow, Text, index};
 use flow::DatapathKey;
 use ovsdb::{Atom, Replica, Table, Uuid};
@@ -97,7 +97,7 @@ impl ProgramBuilder {
         &mut self,
         replica: &Replica,
         pending: &BTreeSet<Uuid>,
-        around: &Surroundings<'_>,
+        around: &LocalContext<'_>,
     ) -> bool {
         let keys = &self.datapaths;
         let complete = || {

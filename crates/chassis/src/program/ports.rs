@@ -1,7 +1,7 @@
 //! The placement of logical ports.
 
 use super::roles::Attached;
-use super::{Changes, ProgramBuilder, Surroundings};
+use super::{Changes, LocalContext, ProgramBuilder};
 use crate::claims;
 use crate::tables::{PortBinding, Text, index};
 use flow::{DatapathKey, PortKey};
@@ -38,7 +38,7 @@ impl ProgramBuilder {
         replica: &Replica,
         changes: &Changes<'_>,
         added: &BTreeSet<Uuid>,
-        around: &Surroundings<'_>,
+        around: &LocalContext<'_>,
     ) {
         let mut affected: BTreeSet<Uuid> = changes.uuids::<PortBinding>().collect();
         for change in changes.of::<PortBinding>() {
@@ -63,7 +63,7 @@ impl ProgramBuilder {
         replica: &Replica,
         names: impl IntoIterator<Item = &'n Text>,
         hosts: impl IntoIterator<Item = Uuid>,
-        around: &Surroundings<'_>,
+        around: &LocalContext<'_>,
     ) {
         self.bridges.is_outdated = true;
         let by_name = names.into_iter().flat_map(|name| {
@@ -84,14 +84,14 @@ impl ProgramBuilder {
 
     /// Handles that rows of datapaths have arrived, or are not asked for any more. Returns true if
     /// that changes the program.
-    pub fn follow_monitored(&mut self, replica: &Replica, around: &Surroundings<'_>) -> bool {
+    pub fn follow_monitored(&mut self, replica: &Replica, around: &LocalContext<'_>) -> bool {
         self.reachable.outdate();
         let changes = self.update_reachable(replica, &BTreeSet::new(), around);
         self.place_bridge_ports(around.local);
         changes
     }
 
-    fn place(&mut self, replica: &Replica, rows: BTreeSet<Uuid>, around: &Surroundings<'_>) {
+    fn place(&mut self, replica: &Replica, rows: BTreeSet<Uuid>, around: &LocalContext<'_>) {
         // The tag that a container waits for may be free now. Containers that have a tag keep it.
         let waiting = self.tag_conflicts.clone();
         let rows = rows.into_iter().filter(|uuid| !waiting.contains(uuid)).chain(waiting.clone());
@@ -156,7 +156,7 @@ impl ProgramBuilder {
         uuid: Uuid,
         row: &PortBinding,
         (datapath, key): (DatapathKey, PortKey),
-        around: &Surroundings<'_>,
+        around: &LocalContext<'_>,
     ) {
         let mut location = self.location(replica, uuid, row, around);
         let name = row.logical_port.clone();
@@ -203,7 +203,7 @@ impl ProgramBuilder {
         replica: &Replica,
         uuid: Uuid,
         row: &PortBinding,
-        around: &Surroundings<'_>,
+        around: &LocalContext<'_>,
     ) -> PortLocation {
         let kind = PortKind::from(&*row.kind);
         let local = around.local.of_logical(&row.logical_port);
@@ -253,7 +253,7 @@ impl ProgramBuilder {
 }
 
 /// The location of a container's port, if the interface of its parent is on this host.
-fn child(replica: &Replica, row: &PortBinding, around: &Surroundings<'_>) -> Option<PortLocation> {
+fn child(replica: &Replica, row: &PortBinding, around: &LocalContext<'_>) -> Option<PortLocation> {
     let parent = claims::local_parent(replica, row, around)?;
     let (parent, _) = around.local.of_logical(&parent)?;
     let vlan = VlanId::new(u16::try_from(row.tag?).ok()?)?;

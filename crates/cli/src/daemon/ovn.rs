@@ -158,7 +158,7 @@ impl JoinedHost {
         let waker = follower.joined.southbound.client.waker();
         // Fails only if it is set already. A daemon starts this thread once.
         let _ = daemon.ovn_waker.set(waker.clone());
-        daemon.switch.keep_taught(move || waker.wake());
+        daemon.switch.record_learn_events(move || waker.wake());
         let thread = std::thread::Builder::new().name("ovn".to_owned());
         let thread = thread.spawn(move || follower.run())?;
         Ok(OvnFollower { thread, stop, wakers })
@@ -385,7 +385,7 @@ impl Follower {
         self.read_devices();
         let (now, unix_ms) = (Instant::now(), unix_ms());
         let JoinedHost { local, southbound, host, .. } = &mut self.joined;
-        host.handle_taught(self.daemon.switch.take_taught(), now);
+        host.handle_taught(self.daemon.switch.take_learn_events(), now);
         let mut again = [self.install_at, local.retry_at, southbound.retry_at, host.deadline()]
             .into_iter()
             .flatten()

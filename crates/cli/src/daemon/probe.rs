@@ -117,14 +117,15 @@ impl Probes {
         let uplink = &deployment.config.uplink;
         // Regular probes do not ask for the MTUs of guests: reading them enters the guests'
         // namespaces, which is costly.
-        let is_brief = arrived.probe.has_misfit;
+        let is_brief = arrived.probe.has_wrong_guest_mtu;
         let told = (!is_brief)
             .then(|| listener.too_big(uplink, endpoint.local, endpoint.remote))
             .flatten()
             .and_then(|told| Some((told.mtu, told.router?)));
-        let (uplink_mtu, has_misfit) =
+        let (uplink_mtu, has_wrong_guest_mtu) =
             if is_brief { (0, false) } else { listener.local_mtus(&deployment) };
-        let reply = Probe { is_reply: true, told, uplink_mtu, has_misfit, ..arrived.probe };
+        let reply =
+            Probe { is_reply: true, told, uplink_mtu, has_wrong_guest_mtu, ..arrived.probe };
         self.send(&deployment, endpoint, &reply, arrived.probe.reply_len.into());
     }
 
@@ -231,18 +232,18 @@ struct PmtuListener {
 impl PmtuListener {
     /// The MTU of the uplink, and whether the MTU of any guest's interface is wrong.
     fn local_mtus(&mut self, deployment: &Deployment) -> (u16, bool) {
-        if let Some((_, uplink_mtu, has_misfit)) =
+        if let Some((_, uplink_mtu, has_wrong_guest_mtu)) =
             self.local.filter(|(read, ..)| read.elapsed() < LOCAL_MTU_AGE)
         {
-            return (uplink_mtu, has_misfit);
+            return (uplink_mtu, has_wrong_guest_mtu);
         }
         // The MTU field of a probe has 16 bits.
         let mtu = uplink_mtu(deployment).map_or(0, |mtu| u16::try_from(mtu).unwrap_or(u16::MAX));
         let switches = guest_mtus(deployment);
         let mut places = switches.iter().flat_map(|switch| &switch.places);
-        let has_misfit = places.any(|place| place.is_of_a_guest() && place.is_wrong());
-        self.local = Some((Instant::now(), mtu, has_misfit));
-        (mtu, has_misfit)
+        let has_wrong_guest_mtu = places.any(|place| place.is_of_a_guest() && place.is_wrong());
+        self.local = Some((Instant::now(), mtu, has_wrong_guest_mtu));
+        (mtu, has_wrong_guest_mtu)
     }
 
     /// The last "packet too big" message for packets from `local` to `remote`.
@@ -358,7 +359,7 @@ impl<'a> PathProber<'a> {
             let remote = remote.and_then(|network| network.host(host));
             let remote = remote.filter(|_| reply.uplink_mtu != 0);
             facts.remote_uplink = remote.map(|remote| (remote.uplink.clone(), reply.uplink_mtu));
-            facts.remote_misfit = reply.has_misfit;
+            facts.remote_misfit = reply.has_wrong_guest_mtu;
         }
         facts
     }
@@ -416,7 +417,7 @@ impl<'a> PathProber<'a> {
                 };
                 let (token, number) = (self.token, self.number);
                 let question = Probe::question(token, number, reply_len);
-                let probe = Probe { has_misfit: self.is_brief, ..question };
+                let probe = Probe { has_wrong_guest_mtu: self.is_brief, ..question };
                 self.probes.send(self.deployment, self.endpoint, &probe, len.into());
             }
             let end = Instant::now() + self.timeout;

@@ -152,7 +152,7 @@ fn report(
     restored: u32,
     unreadable: u64,
     without_zone: usize,
-    lost: &BTreeMap<conntrack::NotRestored, u64>,
+    lost: &BTreeMap<conntrack::RestoreError, u64>,
 ) {
     if restored > 0 {
         messages::log!(

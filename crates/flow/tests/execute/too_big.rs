@@ -7,7 +7,7 @@ use flow::{
     Action, ActionOutput, DatapathKey, DropReason, Encapsulated, EndpointId, EndpointTable,
     NextHop, PortNo, ReplyAddresses, TunnelKey, TunnelSpec, TunnelType, too_big,
 };
-use packet::{Checksum, Fit, PacketBuf, fit, settle_checksum, wire_len};
+use packet::{Checksum, Fit, PacketBuf, complete_misplaced_checksum, fit, wire_len};
 use proptest::prelude::*;
 use wire::vlan::Tag;
 use wire::{EtherType, Icmpv4Packet, Icmpv4Repr, Icmpv6Packet, MacAddr, TooBig};
@@ -98,7 +98,7 @@ fn quoted_length_is_what_was_compared_when_a_checksum_is_asked_for_in_its_place(
         let frame = [&frame[..8], &bytes, &frame[10..]].concat();
         let mut guest = PacketBuf::from_bytes(&frame);
         guest.offload.checksum = Checksum::Partial { start: 8, offset: 8 };
-        settle_checksum(&mut guest).unwrap();
+        complete_misplaced_checksum(&mut guest).unwrap();
         let Fit::TooBig { mtu } = fit(&guest, 1400) else { continue };
         let answer = too_big(&guest, mtu, &BACK).unwrap();
         assert_eq!(TooBig::parse_v4(&answer.head()[14..]).map(|told| told.mtu), Ok(1386));

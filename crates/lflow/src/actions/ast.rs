@@ -55,7 +55,7 @@ pub enum Action {
         mtu: u32,
     },
     /// `clone { ACTIONS };` and other actions that execute actions on another packet.
-    Nested(Nest, Box<[Action]>),
+    Nested(NestedPacket, Box<[Action]>),
     /// `get_arp(PORT, IP);` or `get_nd(PORT, IP);`: sets `eth.dst` to the MAC address bound to an
     /// IP address.
     GetMacBinding {
@@ -291,7 +291,7 @@ macro_rules! words {
 
 words! {
     /// The packet that nested actions work on. Each kind is made from a copy of the current packet.
-    Nest {
+    NestedPacket {
         /// The unchanged copy.
         Clone "clone",
         /// An ARP request.

@@ -1,7 +1,7 @@
 //! Compiles actions to the steps of a flow.
 
 use super::Actions;
-use super::ast::{Action, Check, LbAffinity, Log, LogVerdict, Nest, Severity, Stage};
+use super::ast::{Action, Check, LbAffinity, Log, LogVerdict, NestedPacket, Severity, Stage};
 use super::{conntrack, service};
 use crate::scope::Scope;
 use crate::symbol::FieldRef;
@@ -191,18 +191,18 @@ fn tag_guard(op: Op, written: &[FieldRef]) -> Op {
     if written.iter().any(touches) { Op::Unsupported("vlan.tci") } else { op }
 }
 
-fn nested(nest: Nest, ops: Arc<[Op]>) -> Op {
+fn nested(nest: NestedPacket, ops: Arc<[Op]>) -> Op {
     let reply = match nest {
-        Nest::Clone => return Op::Clone(ops),
-        Nest::Reject => return Op::Reject(ops),
-        Nest::Arp => Reply::Arp,
-        Nest::NdNa => Reply::NeighbourAdvert { router: false },
-        Nest::NdNaRouter => Reply::NeighbourAdvert { router: true },
-        Nest::NdNs => Reply::NeighbourSolicit,
-        Nest::Icmp4 | Nest::Icmp4Error => Reply::Icmp4,
-        Nest::Icmp6 | Nest::Icmp6Error => Reply::Icmp6,
-        Nest::TcpReset => Reply::TcpReset,
-        Nest::SctpAbort => Reply::SctpAbort,
+        NestedPacket::Clone => return Op::Clone(ops),
+        NestedPacket::Reject => return Op::Reject(ops),
+        NestedPacket::Arp => Reply::Arp,
+        NestedPacket::NdNa => Reply::NeighbourAdvert { router: false },
+        NestedPacket::NdNaRouter => Reply::NeighbourAdvert { router: true },
+        NestedPacket::NdNs => Reply::NeighbourSolicit,
+        NestedPacket::Icmp4 | NestedPacket::Icmp4Error => Reply::Icmp4,
+        NestedPacket::Icmp6 | NestedPacket::Icmp6Error => Reply::Icmp6,
+        NestedPacket::TcpReset => Reply::TcpReset,
+        NestedPacket::SctpAbort => Reply::SctpAbort,
     };
     Op::Reply { reply, ops }
 }

@@ -25,8 +25,8 @@ mod tests;
 
 pub use ast::{
     Action, Backend, Check, CtLb, CtValue, IpVersion, LbAffinity, LbFlag, Log, LogVerdict,
-    MAX_QUEUE, Nat, NatTarget, NatZone, Nest, ObservationPoint, OptionProtocol, Sample, Severity,
-    Stage, Transport,
+    MAX_QUEUE, Nat, NatTarget, NatZone, NestedPacket, ObservationPoint, OptionProtocol, Sample,
+    Severity, Stage, Transport,
 };
 pub(crate) use balance::backend;
 pub use compile::compile;

@@ -1,6 +1,6 @@
 //! Parses statements, one after another, to [`Actions`](super::Actions).
 
-use super::ast::{Action, IpVersion, MAX_QUEUE, Nat, Nest, Stage};
+use super::ast::{Action, IpVersion, MAX_QUEUE, Nat, NestedPacket, Stage};
 use crate::error::SyntaxError;
 use crate::lexer::Lexer;
 use crate::symbol::{FieldRef, SymbolMeaning};
@@ -72,7 +72,7 @@ impl<'a> Parser<'a> {
 
     /// A statement that begins with a word.
     fn command(&mut self, name: &str) -> Result<Action, SyntaxError> {
-        if let Some(nest) = Nest::from_name(name) {
+        if let Some(nest) = NestedPacket::from_name(name) {
             self.advance();
             return self.nested(nest);
         }
@@ -123,10 +123,10 @@ impl<'a> Parser<'a> {
         parse(self)
     }
 
-    fn nested(&mut self, nest: Nest) -> Result<Action, SyntaxError> {
+    fn nested(&mut self, nest: NestedPacket) -> Result<Action, SyntaxError> {
         // Inside `ct_commit`, `clone` may use all fields. Other nested actions keep the restriction
         // to fields of the connection.
-        let in_commit = self.in_commit && nest != Nest::Clone;
+        let in_commit = self.in_commit && nest != NestedPacket::Clone;
         Ok(Action::Nested(nest, self.braces(in_commit)?))
     }
 

@@ -1,6 +1,6 @@
 //! The prerequisites of actions: conditions under which the fields that they use exist.
 
-use super::ast::{Action, Check, Nest, OptionProtocol};
+use super::ast::{Action, Check, NestedPacket, OptionProtocol};
 use crate::symbol::FieldRef;
 
 /// Adds the prerequisites of actions to `found`, each once.
@@ -17,7 +17,7 @@ pub(super) fn collect(actions: &[Action], found: &mut Vec<&'static str>) {
         }
         // These work on the same packet, or on one with the same headers. Other nested actions work
         // on a new packet that may have headers which the current one lacks.
-        if let Action::Nested(Nest::Clone | Nest::Reject, actions) = action {
+        if let Action::Nested(NestedPacket::Clone | NestedPacket::Reject, actions) = action {
             collect(actions, found);
         }
     }
@@ -35,12 +35,12 @@ const fn own(action: &Action) -> &'static str {
         | Action::CtCommitToZone(_)
         | Action::CtLb(_) => "ip",
         Action::Nested(nest, _) => match nest {
-            Nest::Arp | Nest::Icmp4 | Nest::Icmp4Error => "ip4",
-            Nest::Icmp6 | Nest::Icmp6Error | Nest::NdNs => "ip6",
-            Nest::NdNa | Nest::NdNaRouter => "nd_ns",
-            Nest::TcpReset => "tcp",
-            Nest::SctpAbort => "sctp",
-            Nest::Clone | Nest::Reject => "",
+            NestedPacket::Arp | NestedPacket::Icmp4 | NestedPacket::Icmp4Error => "ip4",
+            NestedPacket::Icmp6 | NestedPacket::Icmp6Error | NestedPacket::NdNs => "ip6",
+            NestedPacket::NdNa | NestedPacket::NdNaRouter => "nd_ns",
+            NestedPacket::TcpReset => "tcp",
+            NestedPacket::SctpAbort => "sctp",
+            NestedPacket::Clone | NestedPacket::Reject => "",
         },
         Action::Check { check: Check::DnsLookup, .. } => "udp",
         Action::PutOptions { protocol: OptionProtocol::NdRa, .. } => "ip6",

@@ -86,7 +86,7 @@ pub struct Link {
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct TunQueues {
     /// It was created with `IFF_MULTI_QUEUE`, so that programs can open several queues.
-    pub are_several: bool,
+    pub is_multi_queue: bool,
     /// Queues that programs have open now, including disabled ones. The kernel does not report
     /// them for a device with a single queue; then 0.
     pub open: u32,
@@ -535,7 +535,7 @@ fn tun_queues(info: &LinkInfo) -> Option<TunQueues> {
             attribute.emit_value(&mut bytes[..len]);
         }
         match attribute.kind() {
-            MULTI_QUEUE => queues.are_several = bytes[0] != 0,
+            MULTI_QUEUE => queues.is_multi_queue = bytes[0] != 0,
             NUM_QUEUES | NUM_DISABLED_QUEUES => queues.open += u32::from_ne_bytes(bytes),
             _ => {}
         }

@@ -5,7 +5,7 @@ use netdev::af_packet::{PacketOptions, PacketSocket};
 use netdev::filter::SocketFilter;
 use netdev::icmp::TooBigSocket;
 use netdev::raw_ip::{PROTOCOL_GRE, RawIp, RawTx};
-use netdev::udp::{TxOptions, TxPool, TxTrain};
+use netdev::udp::{TxOptions, TxPool, TxUdpBatch};
 use netdev::{IpNet, Route};
 use testkit::host::{TestHost, WireEnd, pair};
 use wire::icmp::Quoted;
@@ -120,7 +120,7 @@ fn too_big_of_vxlan_is_recognised_and_other_messages_are_skipped() {
             udp.send_to(b"x", (path.remote, 9)).unwrap();
         }
         let dst = SocketAddr::new(path.remote, 4789);
-        let train = TxTrain { dst, entropy: 5, tos: 0, ttl: None, gso_size: Some(1400) };
+        let train = TxUdpBatch { dst, entropy: 5, tos: 0, ttl: None, gso_size: Some(1400) };
         pool.send(&train, &[IoSlice::new(&pattern(13_000))]).unwrap();
         let told = wait_for("a message", || socket.recv().unwrap());
         let quoted = Quoted::Ports { src: pool.ports().0 + 5, dst: 4789 };

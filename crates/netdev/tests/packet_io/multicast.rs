@@ -1,7 +1,7 @@
 use std::io::IoSlice;
 use std::net::{IpAddr, SocketAddr};
 
-use netdev::udp::{RxTrain, TxOptions, TxPool, TxTrain, UdpOptions, UdpUnderlay};
+use netdev::udp::{RxUdpBatch, TxOptions, TxPool, TxUdpBatch, UdpOptions, UdpUnderlay};
 use testkit::host::{TestHost, pair};
 
 use super::frames::{big_packet, pattern, wait_for};
@@ -41,18 +41,18 @@ fn datagrams_to_a_group_are_received_only_by_its_members() {
         pool.set_multicast_uplink(ends.0.index).unwrap();
 
         let train =
-            TxTrain { dst: group, entropy: 3, tos: 0xb8, ttl: Some(9), gso_size: Some(1400) };
+            TxUdpBatch { dst: group, entropy: 3, tos: 0xb8, ttl: Some(9), gso_size: Some(1400) };
         let payload = pattern(10_000);
         assert_eq!(pool.send(&train, &[IoSlice::new(&payload)]).unwrap(), 10_000);
         let to = |dst, payload: &[u8]| {
-            let train = TxTrain { dst, gso_size: None, ..train };
+            let train = TxUdpBatch { dst, gso_size: None, ..train };
             pool.send(&train, &[IoSlice::new(payload)]).unwrap();
         };
         to(other, b"other");
         to(SocketAddr::new(remote, PORT), b"unicast");
 
         let mut packet = big_packet();
-        let mut hear = |socket: &UdpUnderlay| -> (Vec<u8>, RxTrain) {
+        let mut hear = |socket: &UdpUnderlay| -> (Vec<u8>, RxUdpBatch) {
             let train = wait_for("a datagram", || socket.recv(&mut packet).unwrap());
             (packet.to_vec(), train)
         };

@@ -276,15 +276,15 @@ fn persistent_tap_for_several_queues_is_left_to_the_program_that_has_them() {
     let create = |several| host.run(|| Tap::create_persistent("tap7", several));
     let queues_now = || host.netlink().link("tap7").unwrap().tun_queues.unwrap();
     create(false).unwrap();
-    assert_eq!(queues_now(), TunQueues { are_several: false, open: 0 });
+    assert_eq!(queues_now(), TunQueues { is_multi_queue: false, open: 0 });
     // No program has it open, so it can be replaced.
     create(true).unwrap();
-    assert_eq!(queues_now(), TunQueues { are_several: true, open: 0 });
+    assert_eq!(queues_now(), TunQueues { is_multi_queue: true, open: 0 });
     let machine = host.run(|| Tap::open_queues("tap7", 4)).unwrap();
     // Opening one more queue, even briefly, would divert frames from the machine.
     create(true).unwrap();
     assert!(!host.run(|| Tap::delete_persistent("tap7")).unwrap(), "the machine has it open");
-    assert_eq!(queues_now(), TunQueues { are_several: true, open: 4 });
+    assert_eq!(queues_now(), TunQueues { is_multi_queue: true, open: 4 });
     let error = create(false).unwrap_err().to_string();
     let expected = "create TAP tap7: a program has it open with several queues, but one would be \
                     needed: stop that program";

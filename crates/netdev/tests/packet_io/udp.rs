@@ -4,7 +4,7 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket};
 use netdev::af_packet::{PacketOptions, PacketSocket};
 use netdev::filter::SocketFilter;
 use netdev::io_error::IoError;
-use netdev::udp::{RxTrain, TxOptions, TxPool, TxTrain, UdpOptions, UdpUnderlay};
+use netdev::udp::{RxUdpBatch, TxOptions, TxPool, TxUdpBatch, UdpOptions, UdpUnderlay};
 use netdev::{IpNet, Route};
 use packet::PacketBuf;
 use testkit::host::{TestHost, WireEnd, pair};
@@ -33,12 +33,12 @@ fn underlay(v6: bool, rx: UdpOptions, tx: TxOptions) -> Underlay {
     Underlay { tx, rx, dst, ends, a, b }
 }
 
-fn to(dst: SocketAddr, gso_size: Option<u16>) -> TxTrain {
-    TxTrain { dst, entropy: 70, tos: 0, ttl: None, gso_size }
+fn to(dst: SocketAddr, gso_size: Option<u16>) -> TxUdpBatch {
+    TxUdpBatch { dst, entropy: 70, tos: 0, ttl: None, gso_size }
 }
 
 /// Receives until `len` bytes have arrived; returns them and the metadata of each UDP batch.
-fn collect(rx: &UdpUnderlay, len: usize) -> (Vec<u8>, Vec<RxTrain>) {
+fn collect(rx: &UdpUnderlay, len: usize) -> (Vec<u8>, Vec<RxUdpBatch>) {
     let (mut bytes, mut trains) = (Vec::new(), Vec::new());
     let mut packet = big_packet();
     wait_for("the train", || {
@@ -59,7 +59,7 @@ fn train_arrives_unsegmented_with_its_tos() {
         let u = underlay(v6, UdpOptions::default(), TxOptions::default());
         let payload = pattern(64_000);
         let (head, tail) = payload.split_at(50);
-        let train = TxTrain { tos: 0xb9, ttl: Some(33), ..to(u.dst, Some(1400)) };
+        let train = TxUdpBatch { tos: 0xb9, ttl: Some(33), ..to(u.dst, Some(1400)) };
         let sent = u.tx.send(&train, &[IoSlice::new(head), IoSlice::new(tail)]).unwrap();
         assert_eq!(sent, 64_000);
         let (bytes, trains) = collect(&u.rx, 64_000);
@@ -109,7 +109,7 @@ fn single_datagrams_cross_when_received_as_a_batch() {
                 assert_eq!(u.tx.send(&to(u.dst, None), &pieces).unwrap(), 2 * i + 1);
             }
             let mut packets: Vec<_> = (0..64).map(|_| PacketBuf::with_capacity(256, 200)).collect();
-            let mut trains = [RxTrain::EMPTY; 64];
+            let mut trains = [RxUdpBatch::EMPTY; 64];
             let mut next = 0;
             wait_for("the batch", || {
                 let count = u.rx.recv_batch(&mut packets, &mut trains).unwrap();
@@ -225,7 +225,7 @@ fn train_is_reported_as_lost_when_it_does_not_fit() {
         Err(IoError::Truncated) => Some(()),
         Err(error) => panic!("{error}"),
     });
-    let mut trains = [RxTrain::EMPTY];
+    let mut trains = [RxUdpBatch::EMPTY];
     wait_for("the train", || {
         (u.rx.recv_batch(&mut small, &mut trains).unwrap() == 1).then_some(())
     });
@@ -264,7 +264,7 @@ fn group_shares_a_port_by_sender_and_refuses_other_sockets() {
         let (base, count) = u.tx.ports();
         for round in 0..3_u32 {
             for entropy in 0..u32::from(count) {
-                let train = TxTrain { entropy, ..to(dst, None) };
+                let train = TxUdpBatch { entropy, ..to(dst, None) };
                 u.tx.send(&train, &[IoSlice::new(&round.to_be_bytes())]).unwrap();
             }
         }
@@ -299,7 +299,7 @@ fn trains_stay_unsegmented_with_their_ttl_when_a_group_receives_them() {
         let options = UdpOptions { ttl: true, ..UdpOptions::default() };
         let group = u.b.run(|| UdpUnderlay::bind_group(dst, options, 2)).unwrap();
         let payload = pattern(30_000);
-        let train = TxTrain { ttl: Some(33), tos: 0xb9, ..to(dst, Some(1400)) };
+        let train = TxUdpBatch { ttl: Some(33), tos: 0xb9, ..to(dst, Some(1400)) };
         u.tx.send(&train, &[IoSlice::new(&payload)]).unwrap();
         let mut packet = big_packet();
         let train = wait_for("the train", || {
@@ -308,8 +308,8 @@ fn trains_stay_unsegmented_with_their_ttl_when_a_group_receives_them() {
         assert_eq!(packet.to_vec(), payload);
         assert_eq!((train.gso_size, train.ttl, train.tos), (Some(1400), Some(33), 0xb9));
         let mut packets = [big_packet()];
-        let mut trains = [RxTrain::EMPTY];
-        u.tx.send(&TxTrain { ttl: Some(7), ..to(dst, None) }, &[IoSlice::new(&[1])]).unwrap();
+        let mut trains = [RxUdpBatch::EMPTY];
+        u.tx.send(&TxUdpBatch { ttl: Some(7), ..to(dst, None) }, &[IoSlice::new(&[1])]).unwrap();
         wait_for("the datagram", || {
             let count =
                 group.iter().map(|socket| socket.recv_batch(&mut packets, &mut trains).unwrap());

@@ -118,7 +118,7 @@ fn unpacked(row: &PackedRow) -> Match {
 }
 
 /// True if both flows do the same with a packet that matches a row of both.
-fn do_the_same(a: &Flow, b: &Flow) -> bool {
+fn has_same_behaviour(a: &Flow, b: &Flow) -> bool {
     a.priority == b.priority
         && a.drop_reason == b.drop_reason
         && a.residual == b.residual
@@ -140,7 +140,8 @@ fn compare(was: &[Rule<'_>], is: &[Rule<'_>]) -> Option<ChangedTable> {
     let mut split = Vec::new();
     for rule in is {
         let alike = unmatched.get_mut(&(rule.rank.priority, &rule.row));
-        let twin = alike.and_then(|alike| alike.pop_if(|it| do_the_same(it.flow, rule.flow)));
+        let twin =
+            alike.and_then(|alike| alike.pop_if(|it| has_same_behaviour(it.flow, rule.flow)));
         match twin {
             Some(twin) => {
                 kept.push((twin.rank, rule.rank));

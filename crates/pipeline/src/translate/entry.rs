@@ -23,7 +23,7 @@ pub(super) const LOCAL_ONLY: u128 = 1 << 4;
 
 /// Where a packet that this host generates enters the program.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug)]
-pub struct OriginPort {
+pub struct InjectionPort {
     /// The logical datapath.
     pub datapath: DatapathKey,
     /// The logical ingress port, which may be one of a router.
@@ -89,9 +89,9 @@ impl<'p, S: LearnedState, O: Observer> Translator<'p, '_, S, O> {
     pub fn translate_originated(
         &mut self,
         key: &FlowKey,
-        from: OriginPort,
+        from: InjectionPort,
     ) -> Result<Vec<Action>, LimitExceeded> {
-        let OriginPort { datapath, port, stays_on_host } = from;
+        let InjectionPort { datapath, port, stays_on_host } = from;
         let mut key = RecordedKey::new(key.clone());
         key.know(&self.read);
         let in_port = PortNo(key.recorder(&mut self.read).read_field(Field::InPort) as u32);

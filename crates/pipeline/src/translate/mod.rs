@@ -40,7 +40,7 @@ use crate::program::Program;
 use crate::reads::ProgramReads;
 use crate::state::{Dependency, IngressPort, LearnEvent, LearnedState};
 use ::flow::{Action, DropReason, FlowKey, FlowMask};
-pub use entry::OriginPort;
+pub use entry::InjectionPort;
 use std::sync::Arc;
 pub use steady::translate_steady;
 use translator::{LimitExceeded, Translator};
@@ -114,7 +114,7 @@ pub fn translate_ops<'p>(
 pub fn translate_originated<'p>(
     program: &'p Program,
     key: &FlowKey,
-    from: OriginPort,
+    from: InjectionPort,
     state: &impl LearnedState,
 ) -> Translation<'p> {
     let observer = &mut ();

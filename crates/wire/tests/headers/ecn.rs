@@ -1,17 +1,17 @@
 //! ECN through tunnels.
 
-use wire::ecn::{Concern, Decap, Ecn, decap, decap_frame, encap};
+use wire::ecn::{Decap, Ecn, EcnAnomaly, decap, decap_frame, encap};
 use wire::{Ipv4Packet, Ipv6Packet, transport_offset};
 
 const ALL: [Ecn; 4] = [Ecn::NotEct, Ecn::Ect0, Ecn::Ect1, Ecn::Ce];
 
 #[test]
 fn rfc_6040_decap_table_holds_in_full() {
-    use Concern::{Dangerous, Unused};
+    use EcnAnomaly::{Dangerous, Unused};
     const fn ok(ecn: Ecn) -> Decap {
-        Decap { ecn: Some(ecn), concern: Concern::None }
+        Decap { ecn: Some(ecn), concern: EcnAnomaly::None }
     }
-    const fn odd(ecn: Option<Ecn>, concern: Concern) -> Decap {
+    const fn odd(ecn: Option<Ecn>, concern: EcnAnomaly) -> Decap {
         Decap { ecn, concern }
     }
     // Rows: inner field; columns: outer Not-ECT, ECT(0), ECT(1), CE (RFC 6040 figure 4).

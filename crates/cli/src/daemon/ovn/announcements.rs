@@ -2,7 +2,7 @@
 
 use super::Follower;
 use chassis::AnnouncementKey;
-use pipeline::OriginPort;
+use pipeline::InjectionPort;
 use services::announce::Announcer;
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
@@ -16,7 +16,7 @@ const PAUSE: Duration = Duration::from_millis(20);
 pub(super) struct Announcements {
     announcer: Announcer<AnnouncementKey>,
     /// The ports from which the frames enter the pipeline.
-    from: BTreeMap<AnnouncementKey, OriginPort>,
+    from: BTreeMap<AnnouncementKey, InjectionPort>,
     start: Instant,
     /// The earliest time of the next turn.
     earliest: Instant,

@@ -4,8 +4,8 @@ use super::{parse_here, stage};
 use crate::actions::option_table::EMPTY_LB_BACKENDS;
 use crate::actions::{
     Action, ActionOption, Actions, Backend, Check, CtLb, IpVersion, KnownOption, LbAffinity,
-    LbFlag, Log, LogVerdict, Nat, NatTarget, NatZone, Nest, ObservationPoint, OptionProtocol,
-    OptionValue, Sample, Severity, Transport, compile,
+    LbFlag, Log, LogVerdict, Nat, NatTarget, NatZone, NestedPacket, ObservationPoint,
+    OptionProtocol, OptionValue, Sample, Severity, Transport, compile,
 };
 use crate::lexer::Lexer;
 use crate::symbol::FieldRef;
@@ -218,7 +218,7 @@ fn beside() -> impl Strategy<Value = Action> {
 fn action() -> impl Strategy<Value = Action> {
     let leaf = prop_oneof![packet(), learned(), connection(), beside()];
     leaf.prop_recursive(4, 24, 4, |inner| {
-        (select(Nest::ALL), vec(inner, 0..4))
+        (select(NestedPacket::ALL), vec(inner, 0..4))
             .prop_map(|(nest, actions)| Action::Nested(nest, actions.into()))
     })
 }

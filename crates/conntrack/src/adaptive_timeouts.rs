@@ -51,7 +51,7 @@ impl Table {
     /// Shortens the life of a connection that is opening or closing, if a limit is near. `timeout`
     /// is the timeout that it has just received.
     #[inline]
-    pub(crate) fn crowd(&mut self, now_ms: u64, slot: u32, timeout: Timeout) {
+    pub(crate) fn shorten_if_crowded(&mut self, now_ms: u64, slot: u32, timeout: Timeout) {
         let Some(entry) = self.slab.get(slot).filter(|entry| is_transient(entry, timeout)) else {
             return;
         };

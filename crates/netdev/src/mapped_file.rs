@@ -1,4 +1,4 @@
-//! [`SharedFile`]: words in a file that outlive the process.
+//! [`MappedFile`]: words in a file that outlive the process.
 
 use std::fs::{File, OpenOptions};
 use std::io;
@@ -26,7 +26,7 @@ const PAUSE: Duration = Duration::from_secs(1);
 ///
 /// # Errors
 /// The file cannot be opened, is a symbolic link or not a regular file, another user may have
-/// written it, or a process has it open as a [`SharedFile`].
+/// written it, or a process has it open as a [`MappedFile`].
 pub fn open_own(path: &Path) -> io::Result<File> {
     if path.symlink_metadata()?.is_symlink() {
         return Err(io::Error::other("it is a symbolic link"));
@@ -44,7 +44,7 @@ pub fn open_own(path: &Path) -> io::Result<File> {
 /// A file mapped into memory. Stored words survive even if the process is killed at once. On a file
 /// system in memory, such as `/run`, a store costs as much as any other store to memory.
 #[derive(Debug)]
-pub struct SharedFile {
+pub struct MappedFile {
     file: File,
     at: NonNull<AtomicU64>,
     bytes: NonZeroUsize,
@@ -55,7 +55,7 @@ pub struct SharedFile {
     retry_at: Option<Instant>,
 }
 
-impl SharedFile {
+impl MappedFile {
     /// Creates a file of zeros that only its owner may open, and locks it. The file is sparse: it
     /// takes space only where something is stored.
     ///
@@ -123,7 +123,7 @@ impl SharedFile {
     }
 }
 
-impl Drop for SharedFile {
+impl Drop for MappedFile {
     fn drop(&mut self) {
         // SAFETY: `create` has mapped it, and no reference to it is left.
         let _ = unsafe { mman::munmap(self.at.cast(), self.bytes.get()) };
@@ -131,7 +131,7 @@ impl Drop for SharedFile {
 }
 
 // SAFETY: the memory belongs to the process and is accessed by atomic operations only.
-unsafe impl Send for SharedFile {}
+unsafe impl Send for MappedFile {}
 
 #[cfg(test)]
 mod tests {
@@ -141,7 +141,7 @@ mod tests {
     #[test]
     fn words_are_in_the_file_when_stored() {
         let path = std::env::temp_dir().join(format!("weft-shared-{}", std::process::id()));
-        let mut shared = SharedFile::create(&path, 100_000).unwrap();
+        let mut shared = MappedFile::create(&path, 100_000).unwrap();
         shared.store(99_998, &[7, u64::MAX]).unwrap();
         assert_eq!(shared.store(99_999, &[1, 2]).unwrap_err().kind(), io::ErrorKind::InvalidInput);
         assert_eq!(
@@ -154,7 +154,7 @@ mod tests {
         assert_eq!(bytes.len(), 800_000);
         assert_eq!(bytes[799_984..], [[7, 0, 0, 0, 0, 0, 0, 0], [0xff; 8]].concat());
         // The words of an earlier process are not overwritten by accident.
-        let again = SharedFile::create(&path, 100_000).unwrap_err();
+        let again = MappedFile::create(&path, 100_000).unwrap_err();
         assert_eq!(again.kind(), io::ErrorKind::AlreadyExists);
         assert!(open_own(&path).is_ok());
         std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o620)).unwrap();
@@ -170,7 +170,7 @@ mod tests {
         std::fs::create_dir(&folder).unwrap();
         let flags = nix::mount::MsFlags::empty();
         nix::mount::mount(Some("none"), &folder, Some("tmpfs"), flags, Some("size=256k")).unwrap();
-        let mut shared = SharedFile::create(&folder.join("shared"), 1 << 20).unwrap();
+        let mut shared = MappedFile::create(&folder.join("shared"), 1 << 20).unwrap();
         let each = BLOCK / WORD;
         let stored = (0..16).filter(|block| shared.store(block * each, &[1]).is_ok()).count();
         assert!((1..=4).contains(&stored), "{stored}");
