@@ -56,8 +56,8 @@ impl UdpUnderlay {
 
 impl TxPool {
     /// Sends multicast datagrams on the interface `uplink` from now on, without looping them back
-    /// to this host. [`crate::udp::TxUdpBatch::ttl`] limits their scope; by default no router forwards
-    /// them.
+    /// to this host. [`crate::udp::TxUdpBatch::ttl`] limits their scope; by default no router
+    /// forwards them.
     ///
     /// # Errors
     /// [`Error::Os`]: ENODEV (IPv6) or EADDRNOTAVAIL (IPv4) when the interface does not exist.

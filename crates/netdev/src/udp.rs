@@ -46,8 +46,8 @@ pub struct UdpOptions {
     /// Receive only on this interface. Otherwise a guest whose interface has an IP stack on the
     /// host could forge datagrams of a remote end point.
     pub device: Option<Ifindex>,
-    /// Report the TTL or hop limit: [`RxUdpBatch::ttl`]. It costs about 20 ns per UDP batch or single
-    /// datagram, a fifteenth of the time to receive a small datagram.
+    /// Report the TTL or hop limit: [`RxUdpBatch::ttl`]. It costs about 20 ns per UDP batch or
+    /// single datagram, a fifteenth of the time to receive a small datagram.
     pub ttl: bool,
 }
 

@@ -112,8 +112,8 @@ pub fn decode(hdr: &[u8], frame_len: usize) -> Result<Offload, VnetError> {
 
 /// Makes the first `len` bytes of the spare room of `packet` its frame. A device has read them
 /// after the virtio-net header `hdr`. A partial checksum of SCTP is completed; see
-/// [`complete_crc32c`]. For frames from guests, call [`complete_misplaced_checksum`](crate::complete_misplaced_checksum)
-/// too.
+/// [`complete_crc32c`]. For frames from guests, call
+/// [`complete_misplaced_checksum`](crate::complete_misplaced_checksum) too.
 ///
 /// # Errors
 /// Like [`decode`]; the packet is unchanged.

@@ -203,9 +203,9 @@ impl Engine {
         self.datapath.execute(device, packet, translation.actions.into())
     }
 
-    /// Keeps the learn events of packets for [`take_learn_events`](Self::take_learn_events) from now on, up to
-    /// a limit for each port. Calls `notify` when there is something to take. Only the first call
-    /// has an effect.
+    /// Keeps the learn events of packets for [`take_learn_events`](Self::take_learn_events) from
+    /// now on, up to a limit for each port. Calls `notify` when there is something to take. Only
+    /// the first call has an effect.
     pub fn record_learn_events(&self, notify: impl Fn() + Send + Sync + 'static) {
         self.journal.open(Box::new(notify));
     }
