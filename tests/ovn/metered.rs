@@ -2,9 +2,10 @@
 
 use super::{Hosts, lab_of, switch};
 use crate::common::frames::FrameSocket;
-use crate::common::{GUEST_DEVICE, Guest, traffic};
+use crate::common::{Daemon, GUEST_DEVICE, Guest, PATIENCE, traffic};
 use std::net::{SocketAddr, UdpSocket};
 use std::time::Duration;
+use testkit::host::wait_until;
 use testkit::ovn::Ovn;
 use wire::{EthernetPacket, Ipv4Packet, Protocol};
 
@@ -61,6 +62,73 @@ fn rejections_are_limited_when_ovn_meters_them() {
     assert!((20..=23).contains(&limited), "{limited}");
     ovn.nbctl("--wait=hv copp-del limits reject");
     assert_eq!(refusals(near, far), DATAGRAMS);
+    daemon.stop();
+}
+
+/// Records of the ACL `name` in the log.
+fn records(daemon: &Daemon, name: &str) -> usize {
+    daemon.stderr().matches(&format!("name=\"{name}\", verdict=")).count()
+}
+
+/// Sends datagrams to ports 9 and 10 at once. Returns how many records the ACLs `a` and `b` write.
+fn logged(daemon: &Daemon, from: &Guest, to: &Guest) -> [usize; 2] {
+    let count = || ["a", "b"].map(|name| records(daemon, name));
+    let suppressed = || daemon.show().log.over_rate as usize;
+    let (before, suppressed_before) = (count(), suppressed());
+    let own = from.ip(4);
+    let sender = from.netns.run(|| UdpSocket::bind((own, 0))).expect("a UDP socket");
+    for _ in 0..DATAGRAMS {
+        for port in [9, 10] {
+            sender.send_to(b"x", SocketAddr::new(to.ip(4), port)).expect("it is sent");
+        }
+    }
+    let written = || {
+        let now = count();
+        [0, 1].map(|acl| now[acl] - before[acl])
+    };
+    wait_until(PATIENCE, "all datagrams are logged or counted", || {
+        written().iter().sum::<usize>() + suppressed() - suppressed_before == 2 * DATAGRAMS
+    });
+    written()
+}
+
+#[test]
+fn acl_records_are_limited_by_the_meter_that_the_acl_names() {
+    require_ovn!();
+    let lab = lab_of(2, 0);
+    let ovn = Ovn::start("log-metered");
+    let (near, far) = (&lab.guests[0], &lab.guests[1]);
+    ovn.configure(&switch("blue", &[near, far]));
+    let acl = |name: &str, port: u16| {
+        format!(
+            "--log --name={name} --meter=few acl-add blue from-lport 5 'udp.dst == {port}' drop"
+        )
+    };
+    ovn.configure(&[acl("a", 9), acl("b", 10)]);
+    let database = super::LocalDatabase::start(&lab, &ovn, 0);
+    let daemon = super::join(&lab, &database);
+    daemon.wait_answers();
+    [near, far].into_iter().for_each(|guest| database.add_port(guest));
+    super::wait_up(&lab, &ovn);
+    traffic::ping(&near.netns, far.ip(4));
+    // There is no such meter yet. A test takes up to a second.
+    let [a, b] = logged(&daemon, near, far);
+    assert!((20..=30).contains(&(a + b)), "{a} {b}");
+    ovn.nbctl("meter-add few drop 1 pktps 3");
+    ovn.nbctl("--wait=hv sync");
+    let [a, b] = logged(&daemon, near, far);
+    assert!((3..=6).contains(&(a + b)), "{a} {b}");
+    // A datagram of one byte in an Ethernet frame has 344 bits.
+    ovn.nbctl("--may-exist meter-add few drop 1 kbps 4");
+    ovn.nbctl("--wait=hv sync");
+    let [a, b] = logged(&daemon, near, far);
+    assert!((11..=20).contains(&(a + b)), "{a} {b}");
+    // northd makes a meter for each ACL.
+    ovn.nbctl("--fair --may-exist meter-add few drop 1 pktps 3");
+    ovn.nbctl("--wait=hv sync");
+    for count in logged(&daemon, near, far) {
+        assert!((3..=6).contains(&count), "{count}");
+    }
     daemon.stop();
 }
 

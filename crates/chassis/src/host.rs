@@ -17,12 +17,13 @@ use crate::taught::TaughtWriter;
 use crate::writes::{self, Installed, SouthboundWriter, UnixMs};
 use datapath::config::{EndpointConfig, PortConfig, TunnelConfig};
 use datapath::number_pool::NumberPool;
-use flow::{DatapathKey, PortNo, TunnelType};
+use flow::{DatapathKey, NamedMeter, PortNo, TunnelType};
 use ovsdb::{Atom, Replica, RowChange, Session, Table, Transaction, Uuid};
 use pipeline::{LearnEvent, Program};
 use services::health::Status;
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 /// How long the old network is kept when the southbound database is empty after a reconnection. Its
@@ -51,7 +52,9 @@ pub struct Installation {
     pub endpoints: Vec<EndpointConfig>,
     /// The names of the other hosts.
     pub hosts: BTreeMap<IpAddr, String>,
-    /// All MAC bindings and FDB entries of the database, if they may have changed.
+    /// All meters, of which ACLs name some for what they log.
+    pub meters: Arc<[NamedMeter]>,
+    /// All MAC bindings and stations of the database, if they may have changed.
     pub learned: Option<Vec<LearnEvent>>,
     /// The state of the datapath once this is applied.
     covers: Installed,
@@ -441,6 +444,7 @@ impl Host {
             tunnels: local_ends(&self.settings, self.underlay_mtu),
             endpoints: self.endpoints.configs.clone(),
             hosts: hosts.map(|(address, name)| (*address, name.to_string())).collect(),
+            meters: Arc::clone(self.builder.meters()),
             learned: must_learn.then(|| learned(southbound)),
         })
     }

@@ -40,7 +40,7 @@ use crate::tables::{
 };
 use bridges::Bridges;
 use dns::NameSet;
-use flow::{DatapathKey, PortKey, PortNo, TunnelType};
+use flow::{DatapathKey, NamedMeter, PortKey, PortNo, TunnelType};
 use lflow::{Constant, Loader};
 pub use load_balancers::BalancedPair;
 use load_balancers::LoadedBalancer;
@@ -114,6 +114,8 @@ pub struct ProgramBuilder {
     templates: Templates,
     /// The flows that name a meter.
     metered: BTreeSet<Uuid>,
+    /// All meters.
+    meters: Arc<[NamedMeter]>,
     reachable: ReachableDatapaths,
     /// A cache: for each datapath group, its datapaths whose flows are compiled.
     dp_groups: HashMap<Uuid, Arc<[DatapathKey]>>,
@@ -165,6 +167,7 @@ impl ProgramBuilder {
             name_sets: BTreeMap::new(),
             templates: Templates::default(),
             metered: BTreeSet::new(),
+            meters: Arc::default(),
             reachable: ReachableDatapaths::default(),
             dp_groups: HashMap::new(),
             has_other_reach: true,
@@ -282,6 +285,7 @@ impl ProgramBuilder {
         let flows: BTreeSet<Uuid> =
             flows.into_iter().chain(of_groups).chain(of_templates).collect();
         let flows = &flows | &self.flows_of_meters(&changes).into_iter().collect();
+        self.update_meters(replica, &changes);
         flows.iter().for_each(|&uuid| self.remove_flow(uuid));
         let renamed = self.apply_datapaths(replica, &changes);
         self.bridges.is_outdated |= Self::concern_localnets(&changes);

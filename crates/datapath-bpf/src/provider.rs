@@ -22,7 +22,7 @@ use datapath::watch::{CapturedFrame, DroppedPacket, WatchReceiver};
 use datapath::{Cursor, Datapath, DatapathError, DumpCursor, DumpPage};
 use datapath_user::fast_path::Punt;
 use datapath_user::{SetupError, UserDatapath};
-use flow::{Action, DropCounters, EndpointId, EntropySeed, Field, FlowKey, PortNo};
+use flow::{Action, DropCounters, EndpointId, EntropySeed, Field, FlowKey, NamedMeter, PortNo};
 use packet::PacketBuf;
 use std::collections::BTreeSet;
 use std::path::Path;
@@ -389,12 +389,8 @@ impl Datapath for KernelDatapath {
         self.bpf.set_punt_limit(limit).map_err(failed)
     }
 
-    fn set_upcall_cpu_percent(&self, percent: u32) {
-        self.user.set_upcall_cpu_percent(percent);
-    }
-
-    fn charge_upcalls(&self, work: &[PortWork]) {
-        self.user.charge_upcalls(work);
+    fn set_log_meters(&self, meters: &[NamedMeter]) {
+        self.user.set_log_meters(meters);
     }
 
     fn set_probed_path_mtu(&self, endpoint: EndpointId, bytes: u16) -> Result<(), DatapathError> {

@@ -463,7 +463,7 @@ impl ActionOutput for FrameOutputs {
     }
 
     fn log(&mut self, record: &Arc<LogRecord>, packet: &PacketBuf) {
-        if !self.log_meters.admit(record, Instant::now()) {
+        if !self.log_meters.admit(record, packet::total_wire_len(packet), Instant::now()) {
             return;
         }
         let LogRecord { name, priority, verdict, is_from_lport, .. } = &**record;

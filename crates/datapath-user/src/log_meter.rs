@@ -4,22 +4,24 @@
 //! disk of the host. Two limits apply to each record:
 //!
 //! - Its meter: the one that the `log` action names, or else one of its own for each ACL name.
-//!   Programs do not define meters yet, so that all of them have the default rate.
+//!   OVN defines the rates of meters ([`LogMeters::set`]). Others have the default rate.
 //! - The total of the datapath. It bounds the log of a host that has many ACLs.
 //!
 //! All workers share the meters. Suppressed records are counted.
 
+use crate::named_meter;
 use crate::token_bucket::TimeBucket;
 use ahash::HashMap;
-use flow::LogRecord;
+use flow::{LogRecord, NamedMeter};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-/// The rate and burst of each meter.
+/// The rate and burst of each meter that has no other.
 const METER: LogRate = LogRate { records_per_s: 10, burst: 20 };
 /// The rate and burst of all meters together.
 const TOTAL: LogRate = LogRate { records_per_s: 100, burst: 200 };
-/// Idle meters are removed when there are this many. [`TOTAL`] lets far fewer be busy at once.
+/// Idle meters are removed when there are this many. [`TOTAL`] lets far fewer of the default rate
+/// be busy at once.
 const MAX_METERS: usize = 1024;
 /// The shortest time between two reports of suppressed records.
 const REPORT_INTERVAL: Duration = Duration::from_secs(10);
@@ -59,7 +61,10 @@ pub(super) struct LogMeters(Mutex<MeterTable>);
 
 #[derive(Debug)]
 struct MeterTable {
-    meters: HashMap<String, LogMeter>,
+    /// Those of ACLs without a meter by the name of the ACL, and the others by their own name.
+    meters: [HashMap<String, LogMeter>; 2],
+    /// The meters with a rate of their own.
+    rates: HashMap<String, NamedMeter>,
     total: TimeBucket,
     /// Records suppressed since the start.
     suppressed: u64,
@@ -71,7 +76,8 @@ struct MeterTable {
 impl LogMeters {
     pub(super) fn new(now: Instant) -> Self {
         Self(Mutex::new(MeterTable {
-            meters: HashMap::default(),
+            meters: Default::default(),
+            rates: HashMap::default(),
             total: TimeBucket::full(now),
             suppressed: 0,
             reported: 0,
@@ -79,9 +85,20 @@ impl LogMeters {
         }))
     }
 
-    /// True if a record may be written at `now`. Counts it as suppressed otherwise.
-    pub(super) fn admit(&self, record: &LogRecord, now: Instant) -> bool {
-        self.state().admit(record.meter.as_deref().unwrap_or(&record.name), now)
+    /// Replaces the meters with a rate of their own. Those that change start with a full bucket.
+    pub(super) fn set(&self, meters: &[NamedMeter]) {
+        let rates: HashMap<String, NamedMeter> =
+            meters.iter().map(|meter| (meter.name.clone(), meter.clone())).collect();
+        let mut state = self.state();
+        let MeterTable { meters: buckets, rates: before, .. } = &mut *state;
+        buckets[usize::from(true)].retain(|name, _| rates.get(name) == before.get(name));
+        *before = rates;
+    }
+
+    /// True if a record about a packet of `len` bytes may be written at `now`. Counts it as
+    /// suppressed otherwise.
+    pub(super) fn admit(&self, record: &LogRecord, len: usize, now: Instant) -> bool {
+        self.state().admit(record, len, now)
     }
 
     /// The number of records suppressed since the start.
@@ -98,9 +115,10 @@ impl LogMeters {
             return None;
         }
         (state.reported, state.next_report) = (state.suppressed, now + REPORT_INTERVAL);
-        let most = state.meters.iter().max_by_key(|(_, meter)| meter.suppressed);
+        let meters = state.meters.iter().flatten();
+        let most = meters.max_by_key(|(_, meter)| meter.suppressed);
         let most_by = most.map(|(name, _)| name.clone()).unwrap_or_default();
-        state.meters.values_mut().for_each(|meter| meter.suppressed = 0);
+        state.meters.iter_mut().flatten().for_each(|(_, meter)| meter.suppressed = 0);
         Some(Suppressed { records, most_by })
     }
 
@@ -110,11 +128,17 @@ impl LogMeters {
 }
 
 impl MeterTable {
-    fn admit(&mut self, name: &str, now: Instant) -> bool {
-        let known = self.meters.get_mut(name);
+    fn admit(&mut self, record: &LogRecord, len: usize, now: Instant) -> bool {
+        let rate = record.meter.as_ref().and_then(|meter| self.rates.get(meter));
+        let name = record.meter.as_deref().unwrap_or(&record.name);
+        let meters = &mut self.meters[usize::from(record.meter.is_some())];
+        let known = meters.get_mut(name);
         let bucket = known.as_ref().map_or(TimeBucket::full(now), |meter| meter.bucket);
-        let (Some(bucket), Some(total)) = (METER.take(bucket, now), TOTAL.take(self.total, now))
-        else {
+        let bucket = match rate {
+            Some(meter) => named_meter::take(meter, bucket, len, now),
+            None => METER.take(bucket, now),
+        };
+        let (Some(bucket), Some(total)) = (bucket, TOTAL.take(self.total, now)) else {
             self.suppressed += 1;
             if let Some(meter) = known {
                 meter.suppressed += 1;
@@ -125,10 +149,10 @@ impl MeterTable {
         match known {
             Some(meter) => meter.bucket = bucket,
             None => {
-                if self.meters.len() >= MAX_METERS {
-                    self.meters.retain(|_, meter| !meter.bucket.is_full(now));
+                if meters.len() >= MAX_METERS {
+                    meters.retain(|_, meter| !meter.bucket.is_full(now));
                 }
-                self.meters.insert(name.to_owned(), LogMeter { bucket, suppressed: 0 });
+                meters.insert(name.to_owned(), LogMeter { bucket, suppressed: 0 });
             }
         }
         true
@@ -138,7 +162,7 @@ impl MeterTable {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use flow::{AclVerdict, LogPriority};
+    use flow::{AclVerdict, LogPriority, MeterUnit};
 
     fn record(name: &str, meter: Option<&str>) -> LogRecord {
         LogRecord {
@@ -156,7 +180,7 @@ mod tests {
         for ms in 0..seconds * 1000 {
             let now = start + Duration::from_millis(ms);
             for (count, record) in passed.iter_mut().zip(records) {
-                *count += u64::from(meters.admit(record, now));
+                *count += u64::from(meters.admit(record, 125, now));
             }
         }
         passed
@@ -170,7 +194,7 @@ mod tests {
         assert!((118..=120).contains(&count), "{count}");
         assert_eq!(meters.suppressed(), 10_000 - count);
         let late = start + Duration::from_secs(60);
-        assert!(meters.admit(&record("a", None), late), "it has recovered");
+        assert!(meters.admit(&record("a", None), 125, late), "it has recovered");
     }
 
     #[test]
@@ -179,7 +203,7 @@ mod tests {
         let meters = LogMeters::new(start);
         let flooded = [record("a", None)];
         assert!(passed(&meters, start, 5, &flooded)[0] > 20);
-        assert!(meters.admit(&record("b", None), start + Duration::from_secs(5)));
+        assert!(meters.admit(&record("b", None), 125, start + Duration::from_secs(5)));
     }
 
     #[test]
@@ -193,6 +217,29 @@ mod tests {
     }
 
     #[test]
+    fn meter_has_the_rate_that_is_set_and_other_names_the_default() {
+        let start = Instant::now();
+        let meters = LogMeters::new(start);
+        let meter =
+            |name: &str, unit, rate, burst| NamedMeter { name: name.to_owned(), unit, rate, burst };
+        // A packet has one kilobit.
+        let slow = meter("slow", MeterUnit::Packets, 1, 3);
+        meters.set(&[slow.clone(), meter("bits", MeterUnit::Kilobits, 2, 4)]);
+        let records = ["slow", "bits", "unknown"].map(|name| record("a", Some(name)));
+        let count = passed(&meters, start, 10, &records);
+        assert!((12..=13).contains(&count[0]), "{count:?}");
+        assert!((22..=24).contains(&count[1]), "{count:?}");
+        assert!((118..=120).contains(&count[2]), "{count:?}");
+        // The name of an ACL is none of a meter.
+        assert!((118..=120).contains(&passed(&meters, start, 10, &[record("slow", None)])[0]));
+        let later = start + Duration::from_secs(10);
+        meters.set(&[slow]);
+        assert!(!meters.admit(&records[0], 125, later), "it has not changed");
+        let count = passed(&meters, later, 10, &records[1..2]);
+        assert!((118..=120).contains(&count[0]), "it is gone: {count:?}");
+    }
+
+    #[test]
     fn total_bounds_the_records_of_many_acls_and_the_meters_stay_bounded() {
         let start = Instant::now();
         let meters = LogMeters::new(start);
@@ -200,11 +247,11 @@ mod tests {
         let mut count = 0;
         for second in 0..30 {
             let now = start + Duration::from_secs(second);
-            count += records.iter().rev().filter(|record| meters.admit(record, now)).count();
-            count += records.iter().filter(|record| meters.admit(record, now)).count();
+            count += records.iter().rev().filter(|record| meters.admit(record, 125, now)).count();
+            count += records.iter().filter(|record| meters.admit(record, 125, now)).count();
         }
         assert!(count <= 200 + 29 * 100, "{count}");
-        assert!(meters.state().meters.len() <= MAX_METERS);
+        assert!(meters.state().meters[0].len() <= MAX_METERS);
     }
 
     #[test]
@@ -217,7 +264,7 @@ mod tests {
         let expected = Suppressed { records: 3000 - written, most_by: "b".to_owned() };
         assert_eq!(meters.report(start), Some(expected));
         assert_eq!(meters.report(start + REPORT_INTERVAL), None, "none since then");
-        assert!(!meters.admit(&records[0], start + Duration::from_secs(1) / 100));
+        assert!(!meters.admit(&records[0], 125, start + Duration::from_secs(1) / 100));
         assert_eq!(meters.report(start), None, "it is too early");
         assert!(meters.report(start + REPORT_INTERVAL).is_some());
     }

@@ -57,17 +57,28 @@ impl Bucket {
     }
 
     fn take(&mut self, len: usize, now: Instant) -> bool {
-        let NamedMeter { unit, rate, burst, .. } = self.meter;
-        let (cost, rate, burst) = match unit {
-            MeterUnit::Packets => (1, rate, burst),
-            MeterUnit::Kilobits => {
-                (8 * len as u64, rate.saturating_mul(KILOBIT), burst.saturating_mul(KILOBIT))
-            }
-        };
-        let taken = self.tokens.take(time_of(cost, rate), time_of(burst, rate), now);
+        let taken = take(&self.meter, self.tokens, len, now);
         self.tokens = taken.unwrap_or(self.tokens);
         taken.is_some()
     }
+}
+
+/// The bucket of a meter without the tokens of a packet of `len` bytes; `None` if it has too few at
+/// `now`.
+pub(super) fn take(
+    meter: &NamedMeter,
+    tokens: TimeBucket,
+    len: usize,
+    now: Instant,
+) -> Option<TimeBucket> {
+    let NamedMeter { unit, rate, burst, .. } = *meter;
+    let (cost, rate, burst) = match unit {
+        MeterUnit::Packets => (1, rate, burst),
+        MeterUnit::Kilobits => {
+            (8 * len as u64, rate.saturating_mul(KILOBIT), burst.saturating_mul(KILOBIT))
+        }
+    };
+    tokens.take(time_of(cost, rate), time_of(burst, rate), now)
 }
 
 /// The time in which a bucket gets this many tokens; at most a day.

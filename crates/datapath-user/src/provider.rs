@@ -25,7 +25,7 @@ use datapath::tracker::Tracker;
 use datapath::upcall::{Answer, Upcall, UpcallReason, WorkerId};
 use datapath::watch::{CapturedFrame, DroppedPacket, WatchReceiver};
 use datapath::{Cursor, Datapath, DatapathError, DumpCursor, DumpPage};
-use flow::{Action, DropReason, EndpointError, EndpointId, EndpointTable, EntropySeed, PortNo};
+use flow::{Action, EndpointError, EndpointId, EndpointTable, EntropySeed, NamedMeter, PortNo};
 use netdev::epoll::Waker;
 use netdev::{Error, Netlink};
 use packet::PacketBuf;
@@ -223,6 +223,10 @@ impl Datapath for UserDatapath {
             SetupError::Threads(error) => error,
             error => DatapathError::Underlay(error.to_string()),
         })
+    }
+
+    fn set_log_meters(&self, meters: &[NamedMeter]) {
+        control::lock(&self.control).log_meters.set(meters);
     }
 
     fn set_probed_path_mtu(&self, endpoint: EndpointId, bytes: u16) -> Result<(), DatapathError> {

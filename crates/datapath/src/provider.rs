@@ -9,7 +9,7 @@ use crate::upcall::{Answer, Upcall};
 use crate::watch::{CapturedFrame, DroppedPacket, WatchReceiver};
 #[cfg(doc)]
 use flow::DropReason;
-use flow::{Action, EndpointId, PortNo};
+use flow::{Action, EndpointId, NamedMeter, PortNo};
 use packet::PacketBuf;
 use std::sync::Arc;
 use std::time::Duration;
@@ -122,22 +122,16 @@ pub trait Datapath: Send + Sync {
         Ok(())
     }
 
-    /// Limits the processor time for the upcalls of each guest's port, as
-    /// [`Config::upcall_cpu_percent`](crate::config::Config::upcall_cpu_percent).
-    fn set_upcall_cpu_percent(&self, percent: u32) {
-        let _ = percent;
-    }
-
-    /// Charges ports for the processor time that the switch has spent on their upcalls. A port that
-    /// has spent more than its limit is in debt: its upcalls wait, and what does not fit in its
-    /// queue is dropped as [`DropReason::UpcallBudget`].
-    fn charge_upcalls(&self, work: &[PortWork]) {
-        let _ = work;
+    /// Sets the meters that log records of ACLs may name. A name that is not among them has the
+    /// rate and burst of records without a meter. A meter whose rate changes starts with a full
+    /// bucket.
+    fn set_log_meters(&self, meters: &[NamedMeter]) {
+        let _ = meters;
     }
 
     /// Sets the path MTU of an end point that path probes have found, in bytes of outer packet, for
     /// ten minutes. One that is not lower than the configured MTU ends what probes have found
-    /// before. A lower one that a router has reported stays in force.
+    /// or a router has reported before. A lower one that a router has reported stays in force.
     ///
     /// # Errors
     /// The datapath has ended.

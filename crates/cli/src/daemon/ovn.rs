@@ -486,6 +486,7 @@ impl Follower {
             self.progress.pending_since = None;
             return;
         };
+        self.daemon.datapath.set_log_meters(&installation.meters);
         let options = self.daemon.deployment().options();
         let done = Deployment::of_chassis(&installation, host.settings(), uplink, options)
             .and_then(|new| self.daemon.install(new, installation.program.clone()));
