@@ -448,10 +448,19 @@ fn stop_reports_what_keeps_forwarding_and_the_next_daemon_adopts_it() {
 #[test]
 fn stop_claims_no_forwarding_when_the_pins_may_end_with_the_daemon() {
     require_root!();
+    // Without CAP_SYS_PTRACE, the daemon cannot look into the mount namespace of process 1.
+    for limit in [&[][..], &["setpriv", "--bounding-set", "-sys_ptrace"]] {
+        stop_in_a_mount_namespace(limit);
+    }
+}
+
+/// Runs a daemon in a mount namespace of its own, with `limit` before its command, and stops it.
+fn stop_in_a_mount_namespace(limit: &[&str]) {
     let pinning = Pinning::new(Setup::new("geneve"));
     let lab = &pinning.lab;
     let mut command = lab.hosts[0].netns.program("unshare");
-    command.args(["--mount", "--propagation", "private", WEFT, "run", "--host", "h1"]);
+    command.args(["--mount", "--propagation", "private"]).args(limit);
+    command.args([WEFT, "run", "--host", "h1"]);
     command.args(["--datapath", "kernel", "--bpf-fs"]).arg(&pinning.bpf_fs).args(MEGAFLOWS);
     command.arg("--control").arg(lab.control(0)).arg(lab.network_file());
     let mut daemon = command.stderr(Stdio::null()).spawn().expect("unshare can be started");
