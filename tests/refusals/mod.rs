@@ -2,6 +2,7 @@
 //! to a running daemon. The daemon must drop each and count it under the correct reason. The guest
 //! receives none of them, and valid packets still arrive afterwards.
 
+mod authenticate;
 pub mod checksums;
 mod control;
 mod geneve;

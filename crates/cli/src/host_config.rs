@@ -96,6 +96,7 @@ pub fn build(
     let link = |&link: &TagLink| LinkConfig { port: Placement::tunnel_port(link.tunnel()), link };
     underlay.links = placement.links.iter().map(link).collect();
     underlay.least_path_mtu_bytes = network.least_path_mtu();
+    underlay.checks_reverse_path = network.checks_reverse_path();
     underlay.tagged_mtu_bytes = placement.tagged_mtu_bytes(network);
     let uplink = host.uplink.clone();
     let punt_limit = network.punt_limit().unwrap_or(PUNT_LIMIT);
@@ -249,6 +250,10 @@ impl UnderlayBuilder<'_> {
     fn add_host(&mut self, spec: &TunnelSpec, other: HostIndex) -> Result<EndpointId> {
         let remote = self.address_of(&self.network[other])?;
         let id = self.add_end_point(spec, remote)?;
+        let least = self.network.least_path_mtu_between(self.host.index, other);
+        if least != self.network.least_path_mtu() {
+            self.underlay.least_path_mtus.insert(remote, least);
+        }
         self.add_tunnel(spec, None)?;
         Ok(id)
     }

@@ -86,8 +86,16 @@ fn write_text(snapshot: &Snapshot, out: &mut String) -> std::fmt::Result {
     for endpoint in &snapshot.endpoints {
         writeln!(
             out,
-            "endpoint {} {} -> {}  neighbour {}",
-            endpoint.tunnel, endpoint.local, endpoint.remote, endpoint.neighbour
+            "endpoint {} {} -> {}  neighbour {}{}",
+            endpoint.tunnel,
+            endpoint.local,
+            endpoint.remote,
+            endpoint.neighbour,
+            if endpoint.refused {
+                "  refused: its route does not lead over the uplink"
+            } else {
+                ""
+            }
         )?;
         write_counts(out, &endpoint.rx, &endpoint.tx)?;
         write_path_mtu(out, endpoint)?;

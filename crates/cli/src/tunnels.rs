@@ -4,15 +4,17 @@ use crate::control::replies::TunnelsReply;
 use crate::control::{DaemonSelector, Request, request};
 use crate::table::{Align, Table};
 use crate::{Failure, show, stdio};
-use datapath::stats::PathMtuReport;
+use datapath::stats::{EndpointStats, PathMtuReport};
 use std::fmt::Write as _;
 
 /// Show the tunnels of a running switch: end points, neighbours, path MTU and traffic.
 ///
 /// NEIGHBOUR is `resolved` or `unresolved` where weft writes the outer Ethernet header itself
-/// (STT), and `kernel` where the kernel routes the outer packet. PATH MTU is in bytes of outer IP
-/// packet: the configured MTU of the underlay, or a smaller one that a router has reported.
-/// REPORTED BY is the sender of that ICMP message and its age. RX and TX count frames of guests.
+/// (STT), and `kernel` where the kernel routes the outer packet. `refused` follows if packets of
+/// the end point are dropped, because `authenticate = "reverse-path"` is set and the route to it
+/// does not lead over the uplink. PATH MTU is in bytes of outer IP packet: the configured MTU of
+/// the underlay, or a smaller one that a router has reported. REPORTED BY is the sender of that
+/// ICMP message and its age. RX and TX count frames of guests.
 #[derive(clap::Args)]
 #[command(after_help = EXAMPLES)]
 pub struct Args {
@@ -78,7 +80,7 @@ fn describe(tunnels: &TunnelsReply) -> String {
             stats.local.to_string(),
             stats.remote.to_string(),
             end.host.clone().unwrap_or_default(),
-            stats.neighbour.clone(),
+            neighbour(stats),
             stats.path_mtu.to_string(),
             stats.path_mtu_report.as_ref().map_or_else(String::new, reporter),
             stats.rx.packets.to_string(),
@@ -91,7 +93,13 @@ fn describe(tunnels: &TunnelsReply) -> String {
     out
 }
 
-/// The sender and the age of a path MTU report.
+/// The state of the neighbour, and whether packets of the end point are dropped.
+fn neighbour(stats: &EndpointStats) -> String {
+    let refused = if stats.refused { ", refused" } else { "" };
+    format!("{}{refused}", stats.neighbour)
+}
+
+/// Who has reported a path MTU, and when.
 fn reporter(report: &PathMtuReport) -> String {
     let router = report.router.map_or_else(|| "probes".to_owned(), |router| router.to_string());
     format!("{router} {} s ago", report.age_s)
@@ -101,7 +109,7 @@ fn reporter(report: &PathMtuReport) -> String {
 mod tests {
     use super::*;
     use crate::control::replies::{LocalEnd, RemoteEnd, TaggedCounters};
-    use datapath::stats::{EndpointStats, PacketCount, PathMtuReport, PathMtuReports};
+    use datapath::stats::{PacketCount, PathMtuReports};
 
     #[test]
     fn describe_lists_end_points_with_their_hosts() {
@@ -112,6 +120,7 @@ mod tests {
             local,
             remote: [192, 0, 2, 2].into(),
             neighbour: "kernel".to_owned(),
+            refused: false,
             path_mtu: 1400,
             path_mtu_report: Some(PathMtuReport { mtu: 1400, router: Some(router), age_s: 12 }),
             rx: PacketCount { packets: 1, bytes: 98 },

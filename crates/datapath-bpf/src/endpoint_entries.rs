@@ -29,6 +29,8 @@ pub(crate) struct EndpointEntry {
     pub(crate) class: u16,
     pub(crate) hop: Option<NextHop>,
     pub(crate) path_mtu: Option<u16>,
+    /// Programs find it by its addresses, so that they accept its packets.
+    pub(crate) is_source: bool,
 }
 
 /// The carrier in `struct weft_class`; see `carrier()` in `bpf/endpoint_lookup.h`.
@@ -58,8 +60,8 @@ pub(crate) fn words(ip: IpAddr) -> [u32; 4] {
 
 /// The value in `weft_endpoints` of an end point.
 pub(crate) fn endpoint_value(entry: &EndpointEntry, overhead: usize) -> Vec<u8> {
-    let EndpointEntry { config: EndpointConfig { spec, local, remote, .. }, class, hop, path_mtu } =
-        entry;
+    let EndpointEntry { config, class, hop, path_mtu, is_source: _ } = entry;
+    let EndpointConfig { spec, local, remote, .. } = config;
     let mtu = path_mtu.map_or(spec.path_mtu_bytes, |mtu| mtu.min(spec.path_mtu_bytes));
     let max_len = usize::from(mtu).saturating_sub(overhead) as u16;
     let [destination, source] = hop.map_or([[0; 6]; 2], |hop| [hop.destination.0, hop.source.0]);
@@ -225,7 +227,8 @@ mod tests {
                     let class = ClassKey { spec, local, port: PortNo(1) };
                     let config = EndpointConfig { id: EndpointId(0), spec, local, remote };
                     let hop = is(0).then_some(hop);
-                    let endpoint = EndpointEntry { config, class: 3, hop, path_mtu: None };
+                    let endpoint =
+                        EndpointEntry { config, class: 3, hop, path_mtu: None, is_source: true };
                     let (class_entry, entry) =
                         (class_value(&class), endpoint_value(&endpoint, overhead(&class)));
                     let at = offset_of!(weft_endpoint, flags);

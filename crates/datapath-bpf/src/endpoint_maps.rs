@@ -13,9 +13,10 @@ use crate::struct_bytes::{struct_bytes, u64_at};
 use crate::sys;
 use datapath::config::{EndpointConfig, TunnelConfig, Underlay};
 use datapath::stats::{MapUse, PacketCount};
+use datapath_user::fast_path::RouteChange;
 use flow::{Carrier, EndpointId, KernelDatapath, NextHop, PortNo, TagLink, TunnelSpec};
 use libbpf_rs::{MapCore, MapFlags, MapHandle};
-use std::collections::{BTreeMap, HashMap, HashSet};
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::mem::offset_of;
 use std::net::IpAddr;
 use std::os::fd::{AsFd, OwnedFd};
@@ -50,6 +51,10 @@ pub(crate) struct EndpointMaps {
     path_mtus: HashMap<EndpointId, u16>,
     /// End points that use the next hop of a previous daemon, which nothing has confirmed yet.
     inherited: HashSet<EndpointId>,
+    /// Programs find only `routed` end points as senders, and drop the packets of others.
+    checks_reverse_path: bool,
+    /// End points to which a route leads over the uplink, also those that are not in the maps.
+    routed: HashSet<EndpointId>,
 }
 
 /// Classes without end points. Programs may use them until a grace period has passed.
@@ -78,6 +83,8 @@ impl EndpointMaps {
             hops: HashMap::new(),
             path_mtus: HashMap::new(),
             inherited: HashSet::new(),
+            checks_reverse_path: false,
+            routed: HashSet::new(),
         })
     }
 
@@ -104,6 +111,7 @@ impl EndpointMaps {
         self.hops.retain(|id, _| stay.contains(id));
         self.path_mtus.retain(|id, _| stay.contains(id));
         self.inherited.retain(|id| stay.contains(id));
+        self.routed.retain(|id| stay.contains(id));
         self.remove(&gone)?;
         let links: HashSet<(PortNo, TagLink)> = links(underlay);
         for &(_, link) in self.links.difference(&links) {
@@ -119,6 +127,11 @@ impl EndpointMaps {
     /// When the kernel rejects an update.
     pub(crate) fn add_all(&mut self, underlay: &Underlay) -> Result<(), MapError> {
         self.locals.set(underlay)?;
+        self.checks_reverse_path = underlay.checks_reverse_path;
+        if !self.checks_reverse_path {
+            // Changes are not reported now.
+            self.routed.clear();
+        }
         let ports = ports(underlay);
         let mut new = Vec::new();
         self.incomplete.clear();
@@ -146,9 +159,17 @@ impl EndpointMaps {
             };
             let (hop, path_mtu) =
                 (self.hops.get(&end.id).copied(), self.path_mtus.get(&end.id).copied());
-            new.push(EndpointEntry { config: *end, class, hop, path_mtu });
+            new.push(EndpointEntry { config: *end, class, hop, path_mtu, is_source: false });
         }
         self.add(&new)?;
+        let wrong = |is_source| {
+            let entries = self.endpoints.values();
+            let entries = entries.filter(|entry| self.is_wrong(entry, is_source));
+            entries.copied().collect::<Vec<EndpointEntry>>()
+        };
+        let (gone, new) = (wrong(true), wrong(false));
+        self.remove_sources(&gone)?;
+        self.add_sources(&new)?;
         for (port, link) in links(underlay).difference(&self.links) {
             let entry = endpoint_entries::tag_link_value(*port, *link);
             self.links_map.update(&endpoint_entries::tag_link_key(*link), &entry, MapFlags::ANY)?;
@@ -195,6 +216,74 @@ impl EndpointMaps {
                 self.write(id)
             }
             _ => Ok(()),
+        }
+    }
+
+    /// Sets whether the routes to end points lead over the uplink. Programs stop at once to accept
+    /// packets of those that do not. Of the others they accept them after
+    /// [`EndpointMaps::add_accepted`], for which a grace period must have passed.
+    ///
+    /// # Errors
+    /// When the kernel rejects an update.
+    pub(crate) fn set_routed(&mut self, changes: &[RouteChange]) -> Result<(), MapError> {
+        for &(id, is_routed) in changes {
+            if is_routed {
+                self.routed.insert(id);
+            } else {
+                self.routed.remove(&id);
+            }
+        }
+        let gone = self.changed(changes, true);
+        self.remove_sources(&gone)
+    }
+
+    /// Has programs accept packets of those changed end points that are accepted now.
+    ///
+    /// # Errors
+    /// When the kernel rejects an update.
+    pub(crate) fn add_accepted(&mut self, changes: &[RouteChange]) -> Result<(), MapError> {
+        let new = self.changed(changes, false);
+        self.add_sources(&new)
+    }
+
+    /// The end points of these changes that are a source or not, but should not be or should.
+    fn changed(&self, changes: &[RouteChange], is_source: bool) -> Vec<EndpointEntry> {
+        let ids: BTreeSet<EndpointId> = changes.iter().map(|(id, _)| *id).collect();
+        let entries = ids.iter().filter_map(|id| self.endpoints.get(id));
+        entries.filter(|entry| self.is_wrong(entry, is_source)).copied().collect()
+    }
+
+    /// Whether an end point is a source or not, but should not be or should.
+    fn is_wrong(&self, entry: &EndpointEntry, is_source: bool) -> bool {
+        let is_accepted = !self.checks_reverse_path || self.routed.contains(&entry.config.id);
+        entry.is_source == is_source && is_accepted != is_source
+    }
+
+    fn remove_sources(&mut self, gone: &[EndpointEntry]) -> Result<(), MapError> {
+        self.in_rows(gone, &self.sources_delete)?;
+        self.mark_sources(gone, false);
+        Ok(())
+    }
+
+    fn add_sources(&mut self, new: &[EndpointEntry]) -> Result<(), MapError> {
+        let unfound = self.in_rows(new, &self.sources_put)?;
+        if unfound > 0 {
+            self.is_chain_full = true;
+            messages::log!(
+                ENDPOINT_CHAINS_FULL,
+                unfound,
+                "hash chains of end points are full: the user datapath decapsulates what these send"
+            );
+        }
+        self.mark_sources(new, true);
+        Ok(())
+    }
+
+    fn mark_sources(&mut self, entries: &[EndpointEntry], is_source: bool) {
+        for entry in entries {
+            if let Some(entry) = self.endpoints.get_mut(&entry.config.id) {
+                entry.is_source = is_source;
+            }
         }
     }
 
@@ -276,7 +365,9 @@ impl EndpointMaps {
     }
 
     fn remove(&mut self, gone: &[EndpointEntry]) -> Result<(), MapError> {
-        self.in_rows(gone, &self.sources_delete)?;
+        let sources = gone.iter().filter(|entry| entry.is_source);
+        let sources: Vec<EndpointEntry> = sources.copied().collect();
+        self.in_rows(&sources, &self.sources_delete)?;
         for entry in gone {
             self.endpoints.remove(&entry.config.id);
             self.put(entry.config.id, struct_bytes!(weft_endpoint { flags: 0_u32 }))?;
@@ -298,15 +389,6 @@ impl EndpointMaps {
                 MapFlags::ANY,
                 MapFlags::ANY,
             )?;
-        }
-        let unfound = self.in_rows(new, &self.sources_put)?;
-        if unfound > 0 {
-            self.is_chain_full = true;
-            messages::log!(
-                ENDPOINT_CHAINS_FULL,
-                unfound,
-                "hash chains of end points are full: the user datapath decapsulates what these send"
-            );
         }
         self.endpoints.extend(new.iter().map(|entry| (entry.config.id, *entry)));
         Ok(())
@@ -393,156 +475,4 @@ pub fn sends_super_packets(spec: &TunnelSpec, is_v6: bool) -> bool {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::abi;
-    use crate::load::{MapSizes, load};
-    use crate::struct_bytes::u32_at;
-    use flow::{Dscp, EntropySeed, Ttl, TunnelType};
-    use std::net::Ipv6Addr;
-    use std::os::fd::AsRawFd;
-    use std::time::Instant;
-
-    const VXLAN: TunnelSpec = TunnelSpec {
-        tunnel: TunnelType::Vxlan,
-        port: 4789,
-        checksum: false,
-        ttl: Ttl::Fixed(64),
-        dscp: Dscp::Inherit,
-        key: false,
-        sequence: false,
-        path_mtu_bytes: 1500,
-        clamp_mss: false,
-    };
-
-    /// End points with consecutive addresses, every `v6`th over IPv6.
-    fn underlay(count: u32, v6: u32) -> Underlay {
-        let here = |is_v6| match is_v6 {
-            true => IpAddr::from(Ipv6Addr::from_bits(0xfd00_u128 << 112 | 1)),
-            false => IpAddr::from([10, 255, 0, 1]),
-        };
-        let endpoint = |number: u32| {
-            let is_v6 = number.is_multiple_of(v6);
-            let remote = match is_v6 {
-                true => IpAddr::from(Ipv6Addr::from_bits(0xfd01_u128 << 112 | u128::from(number))),
-                false => IpAddr::from((0x0a00_0000 + number).to_be_bytes()),
-            };
-            EndpointConfig { id: EndpointId(number), spec: VXLAN, local: here(is_v6), remote }
-        };
-        let tunnel = |is_v6| TunnelConfig {
-            port: PortNo(70_000),
-            spec: VXLAN,
-            local: here(is_v6),
-            group: None,
-        };
-        Underlay {
-            tunnels: [false, true].map(tunnel).to_vec(),
-            endpoints: (0..count).map(endpoint).collect(),
-            ..Underlay::default()
-        }
-    }
-
-    /// The numbers of the end points in each chain.
-    fn chains(endpoint_maps: &EndpointMaps, sources: &MapHandle) -> Vec<Vec<u32>> {
-        let read = |map: &MapHandle| {
-            let size = sys::entry_len(map).unwrap();
-            let bytes = sys::read(map, 0, map.max_entries()).unwrap();
-            (bytes, size)
-        };
-        let (heads, _) = read(sources);
-        let (endpoints, size) = read(&endpoint_maps.endpoints_map);
-        let next = |after: u32| {
-            let at = after as usize * size + offset_of!(weft_endpoint, next);
-            u32_at(&endpoints, at).checked_sub(1)
-        };
-        let chain =
-            |head: &[u8]| std::iter::successors(u32_at(head, 0).checked_sub(1), |at| next(*at));
-        heads.chunks_exact(4).map(|head| chain(head).collect()).collect()
-    }
-
-    /// Memory that a map takes in the kernel, in bytes.
-    fn bytes(map: &MapHandle) -> u64 {
-        let path = format!("/proc/self/fdinfo/{}", map.as_fd().as_raw_fd());
-        let text = std::fs::read_to_string(path).unwrap();
-        let line = text.lines().find_map(|line| line.strip_prefix("memlock:")).unwrap();
-        line.trim().parse().unwrap()
-    }
-
-    #[test]
-    fn each_of_a_million_end_points_takes_less_than_200_bytes_of_kernel_memory() {
-        testkit::require_root!();
-        const COUNT: u32 = 1_000_000;
-        let loaded =
-            load(MapSizes::new(16, COUNT as usize), &EntropySeed::random()).expect("programs");
-        let mut endpoint_maps = EndpointMaps::new(&loaded).unwrap();
-        let underlay = underlay(COUNT, u32::MAX);
-        let begun = Instant::now();
-        endpoint_maps.add_all(&underlay).unwrap();
-        let took = begun.elapsed();
-        let sources = loaded.map("weft_sources").unwrap();
-        let maps = [
-            &endpoint_maps.endpoints_map,
-            &sources,
-            endpoint_maps.locals.map(),
-            &endpoint_maps.classes_map,
-        ];
-        let each = maps.map(bytes).iter().sum::<u64>() / u64::from(COUNT);
-        println!("{COUNT} end points in {took:?}, {each} bytes each");
-        assert!(each < 200, "{each} bytes");
-        let chains = chains(&endpoint_maps, &sources);
-        assert_eq!(chains.iter().map(Vec::len).sum::<usize>(), COUNT as usize, "all are found");
-        let longest = chains.iter().map(Vec::len).max().unwrap_or_default();
-        println!("the longest chain has {longest}");
-        assert!(longest <= abi::WEFT_MAX_SOURCES as usize);
-    }
-
-    #[test]
-    fn inherited_next_hop_is_used_until_it_is_replaced_or_discarded() {
-        testkit::require_root!();
-        let loaded = load(MapSizes::new(16, 16), &EntropySeed::random()).expect("programs");
-        let mut endpoint_maps = EndpointMaps::new(&loaded).unwrap();
-        endpoint_maps.add_all(&underlay(4, u32::MAX)).unwrap();
-        let hop = |last| NextHop {
-            destination: wire::MacAddr([2, 0, 0, 0, 0, last]),
-            source: wire::MacAddr([2, 0, 0, 0, 1, 1]),
-        };
-        let way = |endpoint_maps: &EndpointMaps, id: u32| {
-            let entry = endpoint_maps.endpoints_map.lookup(&id.to_ne_bytes(), MapFlags::ANY);
-            let entry = entry.unwrap().unwrap();
-            let is_resolved =
-                u32_at(&entry, offset_of!(weft_endpoint, flags)) & abi::WEFT_ENDPOINT_RESOLVED != 0;
-            is_resolved.then(|| entry[offset_of!(weft_endpoint, eth_dst) + 5])
-        };
-        let ways = |endpoint_maps: &EndpointMaps| [0, 1, 2, 3].map(|id| way(endpoint_maps, id));
-        endpoint_maps.resolve(EndpointId(3), Some(hop(3))).unwrap();
-        // The previous daemon knew no next hop for the third.
-        let third = endpoint_entries::words(IpAddr::from([10, 0, 0, 2]));
-        endpoint_maps.inherit(|remote| (*remote != third).then(|| hop(7))).unwrap();
-        assert_eq!(ways(&endpoint_maps), [Some(7), Some(7), None, Some(3)]);
-        endpoint_maps.resolve(EndpointId(1), Some(hop(1))).unwrap();
-        assert_eq!(ways(&endpoint_maps), [Some(7), Some(1), None, Some(3)]);
-        endpoint_maps.disinherit().unwrap();
-        assert_eq!(ways(&endpoint_maps), [None, Some(1), None, Some(3)]);
-    }
-
-    #[test]
-    fn chains_contain_exactly_the_current_end_points() {
-        testkit::require_root!();
-        let loaded = load(MapSizes::new(16, 1000), &EntropySeed::random()).expect("programs");
-        let mut endpoint_maps = EndpointMaps::new(&loaded).unwrap();
-        let sources = loaded.map("weft_sources").unwrap();
-        let all = underlay(1000, 3);
-        let mut wanted = all.clone();
-        for (divisor, rest) in [(1, 0), (7, 3), (2, 1), (5, 0), (1, 0), (1001, 1000)] {
-            wanted.endpoints =
-                all.endpoints.iter().filter(|end| end.id.0 % divisor == rest).copied().collect();
-            endpoint_maps.forget(&wanted).unwrap();
-            endpoint_maps.add_all(&wanted).unwrap();
-            let mut found: Vec<u32> =
-                chains(&endpoint_maps, &sources).into_iter().flatten().collect();
-            found.sort_unstable();
-            let ids: Vec<u32> = wanted.endpoints.iter().map(|end| end.id.0).collect();
-            assert_eq!(found, ids, "every {divisor}th");
-        }
-    }
-}
+mod tests;

@@ -15,7 +15,9 @@ use datapath::config::{Config, Underlay};
 use datapath::megaflow::{Megaflow, MegaflowId, Usage};
 use datapath::provider::FusedMegaflows;
 use datapath::stats::MapUse;
-use datapath_user::fast_path::{FastPath, PUNT_QUEUE_LEN, PathMtu, PortRedirect, ResolvedNextHop};
+use datapath_user::fast_path::{
+    FastPath, PUNT_QUEUE_LEN, PathMtu, PortRedirect, ResolvedNextHop, RouteChange,
+};
 use datapath_user::{SHORT_SEGMENTS_BURST, SHORT_SEGMENTS_PER_SECOND};
 use flow::{FlowKey, NextHop, PortNo};
 use libbpf_rs::{MapCore, MapFlags, MapHandle};
@@ -499,6 +501,18 @@ impl FastPath for BpfState {
         let mut state = self.lock();
         let result = news.iter().try_for_each(|&(id, hop)| state.endpoint_maps.resolve(id, hop));
         log_error("next hops", result);
+    }
+
+    fn routed(&self, news: &[RouteChange]) {
+        let (mut result, grace) = {
+            let mut state = self.lock();
+            (state.endpoint_maps.set_routed(news), state.megaflows.grace())
+        };
+        if news.iter().any(|(_, is_routed)| *is_routed) {
+            let waited = grace.wait();
+            result = result.and(waited).and_then(|()| self.lock().endpoint_maps.add_accepted(news));
+        }
+        log_error("senders", result);
     }
 
     fn path_mtus(&self, news: &[PathMtu]) {

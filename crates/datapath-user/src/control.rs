@@ -227,7 +227,7 @@ impl Control {
         self.senders.retain(|sender| underlay.tunnels.iter().any(|tunnel| sender.is_for(tunnel)));
         self.stop_redirecting(underlay);
         self.uplink.require(underlay);
-        self.resolver.follow_endpoints(&underlay.endpoints);
+        self.resolver.follow_endpoints(underlay);
         self.underlay = Arc::clone(underlay);
         self.open_underlay()?;
         self.discover_path_mtus();
@@ -341,6 +341,11 @@ impl Control {
         if !changes.is_empty() {
             self.send_to_workers(|| Request::Resolved(Arc::clone(&changes)));
             self.with_programs(|programs| programs.resolved(&changes));
+        }
+        let changes: Arc<[_]> = self.resolver.take_route_changes().into();
+        if !changes.is_empty() {
+            self.send_to_workers(|| Request::Routed(Arc::clone(&changes)));
+            self.with_programs(|programs| programs.routed(&changes));
         }
     }
 

@@ -2,7 +2,7 @@
 
 use super::device::Device;
 use super::fast_path::punt_reader::PuntReader;
-use super::fast_path::{PathMtu, ResolvedNextHop};
+use super::fast_path::{PathMtu, ResolvedNextHop, RouteChange};
 use super::receive::Receiver;
 use super::transmit;
 use super::uplink::UplinkSockets;
@@ -50,6 +50,8 @@ pub(super) enum Request {
     Underlay(Arc<Underlay>, Sender<Result<(), EndpointError>>),
     /// The next hops of end points have changed.
     Resolved(Arc<[ResolvedNextHop]>),
+    /// Routes to end points now lead over the uplink, or no longer.
+    Routed(Arc<[RouteChange]>),
     /// The path MTUs of end points have changed.
     PathMtus(Arc<[PathMtu]>),
     Put(Arc<[Megaflow]>),

@@ -1,5 +1,8 @@
 //! Resolves the next hops of end points, and reports changes of links.
 //!
+//! If the underlay checks the reverse path, it also reports to which end points a route leads over
+//! the uplink: packets of others are dropped.
+//!
 //! UDP and GRE sockets let the kernel route. STT packets, and all packets that eBPF programs
 //! encapsulate, are sent as whole frames and need the MAC address of the next hop. So routes and
 //! neighbours are read by netlink and kept up to date by its notifications. The kernel is asked to
@@ -10,8 +13,8 @@
 //! it. A notification about a link only causes the link to be read: after a loss of notifications,
 //! those still queued are out of date.
 
-use super::fast_path::ResolvedNextHop;
-use datapath::config::EndpointConfig;
+use super::fast_path::{ResolvedNextHop, RouteChange};
+use datapath::config::{EndpointConfig, Underlay};
 use flow::{Carrier, EndpointId, NextHop};
 use netdev::{Error, Ifindex, Monitor, Neighbour, NeighbourState, Netlink, NetlinkEvent};
 use std::collections::{BTreeMap, BTreeSet, HashMap};
@@ -41,6 +44,8 @@ struct ResolveTarget {
     /// The gateway, or the end point itself if it is on-link; `None` without a route.
     next_hop: Option<IpAddr>,
     hop: Option<NextHop>,
+    /// Its route was read.
+    is_read: bool,
 }
 
 impl ResolveTarget {
@@ -61,7 +66,7 @@ fn targets(
     let others = endpoints.iter().filter(is_other);
     endpoints.iter().filter(is_stt).chain(others).map(|endpoint| {
         let EndpointConfig { id, local, remote, .. } = *endpoint;
-        ResolveTarget { id, local, remote, next_hop: None, hop: None }
+        ResolveTarget { id, local, remote, next_hop: None, hop: None, is_read: false }
     })
 }
 
@@ -101,10 +106,12 @@ pub(super) struct Resolver {
     uplink: Ifindex,
     uplink_mac: MacAddr,
     scope: ResolveScope,
+    checks_reverse_path: bool,
     targets: Vec<ResolveTarget>,
     next_hops: BTreeMap<IpAddr, NextHopEntry>,
     /// Changes that were not yet taken.
     changes: Vec<ResolvedNextHop>,
+    route_changes: Vec<RouteChange>,
     /// The number of routes to read, from `cursor` on, wrapping around.
     stale: usize,
     cursor: usize,
@@ -127,9 +134,11 @@ impl Resolver {
             uplink,
             uplink_mac,
             scope,
+            checks_reverse_path: false,
             targets: Vec::new(),
             next_hops: BTreeMap::new(),
             changes: Vec::new(),
+            route_changes: Vec::new(),
             stale: 0,
             cursor: 0,
             last_requested: None,
@@ -142,17 +151,32 @@ impl Resolver {
         self.monitor.as_fd()
     }
 
+    /// The end points whose routes are read.
+    fn scope(&self) -> ResolveScope {
+        if self.checks_reverse_path { ResolveScope::All } else { self.scope }
+    }
+
     /// Replaces the end points. Known next hops of those that stay are reported again, because the
     /// end points may be new to the receivers of changes.
-    pub(super) fn follow_endpoints(&mut self, endpoints: &[EndpointConfig]) {
+    pub(super) fn follow_endpoints(&mut self, underlay: &Underlay) {
+        let checks = underlay.checks_reverse_path;
+        let checked = std::mem::replace(&mut self.checks_reverse_path, checks);
+        // What fails the check is logged when it is read.
+        let is_new_check = checks && !checked;
         let known: HashMap<EndpointId, ResolveTarget> =
             self.targets.drain(..).map(|target| (target.id, target)).collect();
         // A number may have been reused for another end point, whose next hop is unknown then.
-        let mut changes = Vec::new();
-        self.targets.extend(targets(endpoints, self.scope).map(|target| {
+        let (mut changes, mut route_changes) = (Vec::new(), Vec::new());
+        self.targets.extend(targets(&underlay.endpoints, self.scope()).map(|target| {
             match known.get(&target.id) {
-                Some(known) if known.is_same(&target) => return known.clone(),
-                Some(_) => changes.push((target.id, None)),
+                Some(known) if known.is_same(&target) => {
+                    let is_read = known.is_read && !is_new_check;
+                    return ResolveTarget { is_read, ..known.clone() };
+                }
+                Some(_) => {
+                    changes.push((target.id, None));
+                    route_changes.push((target.id, false));
+                }
                 None => {}
             }
             target
@@ -160,6 +184,9 @@ impl Resolver {
         let hops = self.targets.iter().filter(|target| target.hop.is_some());
         changes.extend(hops.map(|target| (target.id, target.hop)));
         self.changes = changes;
+        let routed = self.targets.iter().filter(|target| target.next_hop.is_some());
+        route_changes.extend(routed.map(|target| (target.id, true)));
+        self.route_changes = route_changes;
         let known = std::mem::take(&mut self.next_hops);
         for (index, target) in self.targets.iter().enumerate() {
             if let Some(ip) = target.next_hop {
@@ -177,6 +204,13 @@ impl Resolver {
     /// Takes the changes since the last call.
     pub(super) fn take_changes(&mut self) -> Vec<ResolvedNextHop> {
         std::mem::take(&mut self.changes)
+    }
+
+    /// Takes the changes since the last call of whether routes lead over the uplink; none if the
+    /// underlay does not check that.
+    pub(super) fn take_route_changes(&mut self) -> Vec<RouteChange> {
+        let changes = std::mem::take(&mut self.route_changes);
+        if self.checks_reverse_path { changes } else { Vec::new() }
     }
 
     /// Reads routes and neighbours before anything is forwarded: of all STT end points and of many
@@ -215,9 +249,21 @@ impl Resolver {
 
     /// Sets the next hop of a target.
     fn set_next_hop(&mut self, index: usize, next_hop: Option<IpAddr>) {
-        let before = std::mem::replace(&mut self.targets[index].next_hop, next_hop);
+        let target = &mut self.targets[index];
+        let before = std::mem::replace(&mut target.next_hop, next_hop);
+        let was_read = std::mem::replace(&mut target.is_read, true);
+        if self.checks_reverse_path && next_hop.is_none() && (before.is_some() || !was_read) {
+            messages::log!(
+                REVERSE_PATH_FAILS,
+                remote = %target.remote,
+                "the route to an end point does not lead over the uplink: its packets are dropped"
+            );
+        }
         if before == next_hop {
             return;
+        }
+        if before.is_some() != next_hop.is_some() {
+            self.route_changes.push((target.id, next_hop.is_some()));
         }
         if let Some(ip) = before
             && let Some(entry) = self.next_hops.get_mut(&ip)

@@ -430,6 +430,11 @@ impl Worker {
                     forwarder.endpoints.resolve(endpoint, hop);
                 }
             }
+            Request::Routed(changes) => {
+                for &(endpoint, is_routed) in changes.iter() {
+                    forwarder.endpoints.set_routed(endpoint, is_routed);
+                }
+            }
             Request::PathMtus(changes) => {
                 for &(endpoint, mtu) in changes.iter() {
                     forwarder.endpoints.set_path_mtu(endpoint, mtu);
@@ -458,6 +463,7 @@ impl Worker {
         let links = underlay.links.iter().map(|&LinkConfig { port, link }| (link, port));
         self.forwarder.out.uplink.links = links.collect();
         let endpoints = &mut self.forwarder.endpoints;
+        endpoints.check_reverse_path(underlay.checks_reverse_path);
         let stay: HashMap<EndpointId, &EndpointConfig> =
             underlay.endpoints.iter().map(|endpoint| (endpoint.id, endpoint)).collect();
         let is_gone = |(id, remote, endpoint): (EndpointId, IpAddr, &Endpoint)| {
@@ -531,6 +537,7 @@ impl Worker {
                 local,
                 remote,
                 neighbour: neighbour.to_owned(),
+                refused: !endpoints.accepts(endpoint) && !remote.is_multicast(),
                 path_mtu: endpoints.path_mtu(id).unwrap_or(spec.path_mtu_bytes),
                 // The control thread fills it in.
                 path_mtu_report: None,

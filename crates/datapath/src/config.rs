@@ -4,6 +4,7 @@ use crate::solicit::SolicitLimits;
 use crate::upcall::UpcallLimits;
 use flow::{EndpointId, PortNo, TagLink, TunnelSpec};
 use netdev::IpNet;
+use std::collections::BTreeMap;
 use std::net::IpAddr;
 use std::time::Duration;
 use wire::MacAddr;
@@ -82,12 +83,22 @@ pub struct Underlay {
     pub endpoints: Vec<EndpointConfig>,
     /// The least path MTU that is accepted from a router's report, in bytes of outer packet.
     pub least_path_mtu_bytes: u16,
+    /// The same for single end points, by remote address.
+    pub least_path_mtus: BTreeMap<IpAddr, u16>,
+    /// Packets are accepted only from end points to which a route leads over the uplink.
+    pub checks_reverse_path: bool,
 }
 
 impl Underlay {
     /// The default of `least_path_mtu_bytes`: the least MTU of IPv6 (RFC 8200 section 5), which
     /// practically all IPv4 paths have as well.
     pub const LEAST_PATH_MTU_BYTES: u16 = 1280;
+
+    /// The least path MTU that is believed of the path to `remote`, in bytes of outer packet.
+    #[must_use]
+    pub fn least_path_mtu(&self, remote: IpAddr) -> u16 {
+        self.least_path_mtus.get(&remote).copied().unwrap_or(self.least_path_mtu_bytes)
+    }
 }
 
 impl Default for Underlay {
@@ -98,6 +109,8 @@ impl Default for Underlay {
             tunnels: Vec::new(),
             endpoints: Vec::new(),
             least_path_mtu_bytes: Self::LEAST_PATH_MTU_BYTES,
+            least_path_mtus: BTreeMap::new(),
+            checks_reverse_path: false,
         }
     }
 }

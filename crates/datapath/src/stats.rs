@@ -292,6 +292,10 @@ pub struct EndpointStats {
     /// `resolved` or `unresolved` where the datapath resolves the next hop itself; `kernel` where
     /// the kernel's sockets route.
     pub neighbour: String,
+    /// Its packets are dropped as `unknown_endpoint`, because the route to it does not lead over
+    /// the uplink, and `authenticate = "reverse-path"` is set.
+    #[serde(default)]
+    pub refused: bool,
     /// The path MTU in bytes of the outer packet: as configured, or lower if an ICMP message said
     /// so.
     pub path_mtu: u16,

@@ -101,6 +101,8 @@ pub struct Endpoint {
     pub(crate) class: u16,
     /// True when the template's Ethernet addresses are known.
     pub resolved: bool,
+    /// The route to it leads over the uplink; see [`EndpointTable::check_reverse_path`].
+    is_routed: bool,
     /// The discovered path MTU, in bytes; 0 while the specification's MTU applies.
     path_mtu_bytes: u16,
     pub(crate) next_sequence: u32,
@@ -215,6 +217,8 @@ pub struct EndpointTable {
     pub(crate) entropy_base: u16,
     /// The size of that range; a power of two.
     pub(crate) entropy_ports: u16,
+    /// Whether only end points with a route over the uplink are found as senders.
+    checks_reverse_path: bool,
 }
 
 /// The limits that the path to an end point sets for inner frames.
@@ -272,6 +276,7 @@ impl EndpointTable {
             next_packet_id: ahash::RandomState::new().hash_one(0) as u32,
             entropy_base,
             entropy_ports: entropy_ports.max(1).next_power_of_two(),
+            checks_reverse_path: false,
         }
     }
 
@@ -332,6 +337,7 @@ impl EndpointTable {
             template: HeaderTemplate::build(spec, local, remote, None),
             class,
             resolved: false,
+            is_routed: false,
             path_mtu_bytes: 0,
             next_sequence: 0,
             tx: PacketCounter::default(),
@@ -435,10 +441,32 @@ impl EndpointTable {
         }))
     }
 
+    /// Whether packets are accepted only from end points to which a route leads over the uplink. Of
+    /// the others it is not known yet, or not the case. Turning it off forgets the routes.
+    pub fn check_reverse_path(&mut self, is_on: bool) {
+        self.checks_reverse_path = is_on;
+        if !is_on {
+            self.endpoints.iter_mut().flatten().for_each(|endpoint| endpoint.is_routed = false);
+        }
+    }
+
+    /// Sets whether the route to an end point leads over the uplink. It does not at first.
+    pub fn set_routed(&mut self, id: EndpointId, is_routed: bool) {
+        if let Some(endpoint) = self.get_mut(id) {
+            endpoint.is_routed = is_routed;
+        }
+    }
+
+    /// Whether packets of an end point are accepted.
+    pub fn accepts(&self, endpoint: &Endpoint) -> bool {
+        endpoint.is_routed || !self.checks_reverse_path
+    }
+
     /// The end point that sent a packet of type `tunnel` to `local`.
     ///
     /// # Errors
-    /// [`DropReason::UnknownEndpoint`] when the sender is not configured.
+    /// [`DropReason::UnknownEndpoint`] when the sender is not configured, or fails the check of
+    /// [`check_reverse_path`](Self::check_reverse_path).
     pub fn find(
         &self,
         tunnel: TunnelType,
@@ -450,6 +478,7 @@ impl EndpointTable {
             .enumerate()
             .filter(|(_, class)| class.spec.tunnel == tunnel && class.local == local)
             .find_map(|(place, _)| self.by_remote.get(&(place as u16, remote)).copied())
+            .filter(|id| self.get(*id).is_some_and(|endpoint| self.accepts(endpoint)))
             .ok_or(DropReason::UnknownEndpoint)
     }
 
@@ -518,6 +547,15 @@ mod tests {
         table.insert(EndpointId(1), &spec, host(1), host(4)).unwrap();
         assert!(table.find(TunnelType::Vxlan, host(1), host(3)).is_err());
         assert_eq!(table.get(EndpointId(1)).unwrap().remote(), host(4));
+        // Nothing sends from an end point whose route leads elsewhere.
+        table.check_reverse_path(true);
+        assert!(table.find(TunnelType::Vxlan, host(1), host(4)).is_err());
+        table.set_routed(EndpointId(1), true);
+        assert_eq!(table.find(TunnelType::Vxlan, host(1), host(4)), Ok(EndpointId(1)));
+        table.set_routed(EndpointId(1), false);
+        assert!(table.find(TunnelType::Vxlan, host(1), host(4)).is_err());
+        table.check_reverse_path(false);
+        assert_eq!(table.find(TunnelType::Vxlan, host(1), host(4)), Ok(EndpointId(1)));
         let beyond = EndpointId(EndpointTable::MAX.0 + 1);
         let error = table.insert(beyond, &spec, host(1), host(5));
         assert_eq!(error, Err(EndpointError::Number(beyond)));

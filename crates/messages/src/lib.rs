@@ -326,6 +326,10 @@ messages! {
         "Notifications about routes and neighbours cannot be read. The daemon reads all \
          again.",
         "Report it if it repeats.";
+    REVERSE_PATH_FAILS: WARN, "reverse-path-fails",
+        "The route to an end point does not lead over the uplink, so authenticate = reverse-path \
+         drops its packets.",
+        "Correct the routes to the addresses of the hosts, or the uplink in the network file.";
     SOURCE_PORTS_TAKEN: WARN, "source-ports-taken",
         "Other programs use UDP source ports of tunnels.",
         "Free these ports and restart.";

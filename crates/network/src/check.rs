@@ -41,6 +41,7 @@ pub(crate) fn network(report: &mut ProblemCollector<'_>, draft: NetworkDraft) ->
         underlay_mtu,
         least_path_mtu,
         path_probes,
+        checks_reverse_path,
         underlay_family,
         punt_limit,
         upcall_cpu_percent,
@@ -79,12 +80,12 @@ pub(crate) fn network(report: &mut ProblemCollector<'_>, draft: NetworkDraft) ->
     };
     groups_of_family(report, family?, &options, &switches);
     let mtu = checked_underlay_mtu(report, underlay_mtu, family?)?;
+    for host in &hosts {
+        checked_least_path_mtu(report, host.least_path_mtu, family?, mtu)?;
+    }
     let least_path_mtu = checked_least_path_mtu(report, least_path_mtu, family?, mtu)?;
-    let path_probes = match path_probes {
-        Setting::Given(given) => given,
-        Setting::Default => false,
-        Setting::Wrong => return None,
-    };
+    let path_probes = path_probes.given_or(false)?;
+    let checks_reverse_path = checks_reverse_path.given_or(false)?;
     let punt_limit = match punt_limit {
         Setting::Given(limit) => Some(limit),
         Setting::Default => None,
@@ -123,6 +124,7 @@ pub(crate) fn network(report: &mut ProblemCollector<'_>, draft: NetworkDraft) ->
         underlay_mtu: underlay.mtu,
         least_path_mtu,
         path_probes,
+        checks_reverse_path,
         punt_limit,
         upcall_cpu_percent,
         connections,

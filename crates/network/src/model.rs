@@ -39,6 +39,7 @@ pub struct Network {
     pub(crate) underlay_mtu: u16,
     pub(crate) least_path_mtu: u16,
     pub(crate) path_probes: bool,
+    pub(crate) checks_reverse_path: bool,
     pub(crate) punt_limit: Option<u32>,
     pub(crate) upcall_cpu_percent: Option<u32>,
     pub(crate) connections: conntrack::Config,
@@ -168,14 +169,25 @@ impl Network {
         self.least_path_mtu
     }
 
-    /// Whether hosts send probes to detect paths that lose long packets. All hosts should run weft:
-    /// other switches count the probes as packets with an unknown tunnel key.
+    /// The same for the path between two hosts: the lower setting of these hosts, if one has any.
+    pub fn least_path_mtu_between(&self, a: HostIndex, b: HostIndex) -> u16 {
+        let of_hosts = [a, b].map(|host| self[host].least_path_mtu);
+        of_hosts.into_iter().flatten().min().unwrap_or(self.least_path_mtu)
+    }
+
+    /// Whether hosts look with probes for paths on which long packets vanish. All hosts should run
+    /// weft: others count the probes as packets of an unknown tunnel key.
     pub const fn path_probes(&self) -> bool {
         self.path_probes
     }
 
-    /// The limit of each port's packets that eBPF programs have punted and the user datapath has
-    /// not read, in units of up to 8 KiB or 16 segments: 128 to 4,096; `None` for the default.
+    /// Whether packets are accepted only from end points to which a route leads over the uplink.
+    pub const fn checks_reverse_path(&self) -> bool {
+        self.checks_reverse_path
+    }
+
+    /// How much each port may have waiting that eBPF programs have punted to the user datapath, 128
+    /// to 4,096; `None` for the default.
     pub const fn punt_limit(&self) -> Option<u32> {
         self.punt_limit
     }
@@ -263,6 +275,9 @@ pub struct Host {
     pub underlay4: Option<Ipv4Addr>,
     /// Its IPv6 address as a tunnel end point.
     pub underlay6: Option<Ipv6Addr>,
+    /// The least path MTU of its tunnels that weft believes, in bytes of IP packet; `None` for that
+    /// of the network.
+    pub least_path_mtu: Option<u16>,
 }
 
 impl Host {

@@ -161,6 +161,9 @@ ttl = "inherit"
 [tunnel_options.qinq]
 s_tpid = 0x9100
 
+[underlay]
+authenticate = "reverse-path"
+
 [[host]]
 name = "h1"
 uplink = "eth0"
@@ -169,6 +172,7 @@ underlay = ["192.0.2.1", "2001:db8::1"]
 name = "h2"
 uplink = "bond0.7"
 underlay = ["2001:db8::2"]
+least_path_mtu = 1300
 
 [[logical_switch]]
 name = "blue"
@@ -189,7 +193,11 @@ mtu = 1400
     );
     assert_eq!((network.underlay_mtu(), network.underlay_family()), (9000, UnderlayFamily::V6));
     assert_eq!(network.least_path_mtu(), 1400);
+    let [first, second] = [0, 1].map(|host| network.hosts()[host].index);
+    assert_eq!(network.least_path_mtu_between(first, second), 1300);
+    assert_eq!(network.least_path_mtu_between(first, first), 1400);
     assert!(network.path_probes());
+    assert!(network.checks_reverse_path());
     assert_eq!(network.punt_limit(), Some(128));
     assert_eq!(network.upcall_cpu_percent(), Some(50));
     let connections = network.connections();

@@ -271,6 +271,7 @@ fn running() -> (Topology, Snapshot, TunnelsReply) {
         local: [192, 0, 2, 1].into(),
         remote: [192, 0, 2, 2].into(),
         neighbour: "unresolved".to_owned(),
+        refused: false,
         path_mtu: 1400,
         path_mtu_report: None,
         rx: count(3),

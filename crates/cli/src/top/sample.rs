@@ -289,6 +289,7 @@ mod tests {
                 local: [192, 0, 2, 1].into(),
                 remote: [192, 0, 2, 2].into(),
                 neighbour: "kernel".to_owned(),
+                refused: false,
                 path_mtu: 1500,
                 path_mtu_report: None,
                 rx: count(packets, packets * 1000),

@@ -44,6 +44,9 @@ pub struct Punt {
 /// The Ethernet addresses toward an end point; `None` while they are unknown.
 pub type ResolvedNextHop = (EndpointId, Option<NextHop>);
 
+/// Whether the route to an end point leads over the uplink.
+pub type RouteChange = (EndpointId, bool);
+
 /// The path MTU toward an end point in bytes of the outer packet; `None` if the configured one
 /// applies.
 pub type PathMtu = (EndpointId, Option<u16>);
@@ -107,6 +110,12 @@ pub trait FastPath: Send + Sync + Debug {
     /// are reported. After a change of the underlay, those with a known next hop are reported
     /// again. An end point that was never reported is unresolved.
     fn resolved(&self, changes: &[ResolvedNextHop]);
+
+    /// The routes to these end points now lead over the uplink, or no longer. Reported only while
+    /// the underlay [checks the reverse path](datapath::config::Underlay::checks_reverse_path).
+    /// After a change of the underlay, those with such a route are reported again. An end point
+    /// that was never reported has none.
+    fn routed(&self, changes: &[RouteChange]);
 
     /// The path MTUs toward these end points have changed. They are reported again after each
     /// change of the underlay.

@@ -144,6 +144,7 @@ mod tests {
         fn uplink(&self, _: Option<&Link>) {}
         fn port(&self, _: PortNo, _: Option<&Link>) {}
         fn resolved(&self, _: &[(flow::EndpointId, Option<NextHop>)]) {}
+        fn routed(&self, _: &[(flow::EndpointId, bool)]) {}
         fn path_mtus(&self, _: &[PathMtu]) {}
     }
 

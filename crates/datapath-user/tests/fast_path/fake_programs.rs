@@ -1,7 +1,7 @@
 //! A stand-in for the kernel datapath: programs of punt_all.bpf.c, which punt every frame of a
 //! guest, and GRE and tagged frames of the uplink.
 
-use datapath_user::fast_path::{ETHERTYPE, FastPath, PathMtu, ResolvedNextHop};
+use datapath_user::fast_path::{ETHERTYPE, FastPath, PathMtu, ResolvedNextHop, RouteChange};
 use flow::PortNo;
 use netdev::af_packet::PacketSocket;
 use netdev::{Ifindex, Link, Netns};
@@ -200,6 +200,8 @@ impl FastPath for FakePrograms {
     fn resolved(&self, news: &[ResolvedNextHop]) {
         news.iter().for_each(|news| self.tell(Told::Resolved(*news)));
     }
+
+    fn routed(&self, _: &[RouteChange]) {}
 
     fn path_mtus(&self, news: &[PathMtu]) {
         news.iter().for_each(|news| self.tell(Told::PathMtu(*news)));

@@ -1,9 +1,9 @@
 //! `[[host]]`.
 
-use super::{Unique, interface_name, object_name};
+use super::{Setting, Unique, interface_name, least_path_mtu, object_name};
 use crate::errors::ProblemCollector;
 use crate::interface_address::not_unicast;
-use crate::section::{Field, Schema, Section, key};
+use crate::section::{Field, Located, Schema, Section, key};
 use crate::{Host, HostIndex, UnderlayFamily};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
@@ -13,6 +13,7 @@ pub(super) const HOST: Schema = Schema {
         key("name", "name = \"h1\""),
         key("uplink", "uplink = \"eth0\""),
         key("underlay", "underlay = [\"192.0.2.1\"]"),
+        key("least_path_mtu", "least_path_mtu = 1280"),
     ],
 };
 
@@ -23,6 +24,7 @@ pub(crate) struct HostDraft {
     pub(crate) uplink: Option<String>,
     pub(crate) underlay4: Option<Ipv4Addr>,
     pub(crate) underlay6: Option<Ipv6Addr>,
+    pub(crate) least_path_mtu: Setting<Located<u16>>,
     /// An underlay address was invalid, which has been reported.
     pub(crate) underlay_wrong: bool,
 }
@@ -36,8 +38,14 @@ impl HostDraft {
     }
 
     pub(crate) fn finish(self, index: usize) -> Option<Host> {
-        let Self { name, uplink, underlay4, underlay6, at: _, underlay_wrong: _ } = self;
-        Some(Host { index: HostIndex(index), name: name?, uplink: uplink?, underlay4, underlay6 })
+        let least_path_mtu = match self.least_path_mtu {
+            Setting::Given(given) => Some(given.value),
+            Setting::Default => None,
+            Setting::Wrong => return None,
+        };
+        let Self { name, uplink, underlay4, underlay6, .. } = self;
+        let (index, name, uplink) = (HostIndex(index), name?, uplink?);
+        Some(Host { index, name, uplink, underlay4, underlay6, least_path_mtu })
     }
 }
 
@@ -71,6 +79,7 @@ fn host(
         uplink,
         underlay4: None,
         underlay6: None,
+        least_path_mtu: least_path_mtu(report, section),
         underlay_wrong: false,
     };
     if let Some(field) = section.get("underlay") {

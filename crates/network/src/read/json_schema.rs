@@ -6,7 +6,9 @@
 
 mod limits;
 
-use super::{ROOT, acl, bridge, connections, host, port, router, services, switch, tunnel};
+use super::{
+    ROOT, acl, bridge, connections, host, port, router, services, switch, tunnel, underlay,
+};
 use crate::section::{Key, Schema};
 use flow::TunnelType;
 use serde_json::{Value, json};
@@ -22,7 +24,8 @@ const FURTHER: [(&str, &str); 1] = [("port_security", "port_security = [\"10.0.0
 
 /// All tables, except that of the whole file.
 pub(super) fn tables() -> impl Iterator<Item = &'static Schema> {
-    let tables: [&'static Schema; 16] = [
+    let tables: [&'static Schema; 17] = [
+        &underlay::UNDERLAY,
         &host::HOST,
         &switch::SWITCH,
         &switch::VLAN_PAIR,

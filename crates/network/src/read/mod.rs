@@ -16,6 +16,7 @@ mod services;
 mod sets;
 mod switch;
 mod tunnel;
+mod underlay;
 
 pub(crate) use acl::{AclDraft, ScopeDraft};
 pub(crate) use bridge::BridgeDraft;
@@ -47,6 +48,7 @@ const ROOT: Schema = Schema {
         key("least_path_mtu", "least_path_mtu = 1280"),
         key("path_probes", "path_probes = true"),
         key("underlay_family", "underlay_family = 4"),
+        key("underlay", "[underlay]"),
         key("punt_limit", "punt_limit = 1024"),
         key("upcall_cpu_percent", "upcall_cpu_percent = 25"),
         key("tunnel_options", "[tunnel_options.geneve]"),
@@ -73,7 +75,16 @@ pub(crate) enum Setting<T> {
 }
 
 impl<T> Setting<T> {
-    /// The setting of a field that may be absent, read by `read`.
+    /// The value, or `default` if it is absent; `None` if it is invalid, which has been reported.
+    pub(crate) fn given_or(self, default: T) -> Option<T> {
+        match self {
+            Self::Default => Some(default),
+            Self::Wrong => None,
+            Self::Given(given) => Some(given),
+        }
+    }
+
+    /// From a field and the result of reading it.
     fn of<'a, 't>(
         field: Option<Field<'a, 't>>,
         read: impl FnOnce(Field<'a, 't>) -> Option<T>,
@@ -90,6 +101,7 @@ pub(crate) struct NetworkDraft {
     pub(crate) underlay_mtu: Setting<Located<u16>>,
     pub(crate) least_path_mtu: Setting<Located<u16>>,
     pub(crate) path_probes: Setting<bool>,
+    pub(crate) checks_reverse_path: Setting<bool>,
     pub(crate) underlay_family: Setting<UnderlayFamily>,
     pub(crate) punt_limit: Setting<u32>,
     pub(crate) upcall_cpu_percent: Setting<u32>,
@@ -119,10 +131,8 @@ pub(crate) fn network(report: &mut ProblemCollector<'_>, root: &DeTable<'_>) -> 
         let rule = "an underlay MTU is 576 to 65535 bytes of IP packet";
         field.integer(report, 576..=u16::MAX, rule).map(|mtu| field.located(mtu))
     });
-    let least_path_mtu = Setting::of(root.get("least_path_mtu"), |field| {
-        let rule = "a least path MTU is 576 to 65535 bytes of IP packet";
-        field.integer(report, 576..=u16::MAX, rule).map(|mtu| field.located(mtu))
-    });
+    let least_path_mtu = least_path_mtu(report, &root);
+    let checks_reverse_path = underlay::checks_reverse_path(report, root.get("underlay"));
     let path_probes = Setting::of(root.get("path_probes"), |field| field.boolean(report));
     let underlay_family =
         Setting::of(root.get("underlay_family"), |field| underlay_family(report, field));
@@ -153,6 +163,7 @@ pub(crate) fn network(report: &mut ProblemCollector<'_>, root: &DeTable<'_>) -> 
         underlay_mtu,
         least_path_mtu,
         path_probes,
+        checks_reverse_path,
         underlay_family,
         punt_limit,
         upcall_cpu_percent,
@@ -167,6 +178,17 @@ pub(crate) fn network(report: &mut ProblemCollector<'_>, root: &DeTable<'_>) -> 
         load_balancers,
         nats,
     }
+}
+
+/// Reads `least_path_mtu` of the network or of a host.
+fn least_path_mtu(
+    report: &mut ProblemCollector<'_>,
+    section: &Section<'_, '_>,
+) -> Setting<Located<u16>> {
+    Setting::of(section.get("least_path_mtu"), |field| {
+        let rule = "a least path MTU is 576 to 65535 bytes of IP packet";
+        field.integer(report, 576..=u16::MAX, rule).map(|mtu| field.located(mtu))
+    })
 }
 
 fn underlay_family(

@@ -47,6 +47,7 @@ fn observation(ports: u32) -> Observation {
             local: [192, 0, 2, 1].into(),
             remote: [192, 0, 2, 10 + number].into(),
             neighbour: if number == 1 { "resolved" } else { "unresolved" }.to_owned(),
+            refused: false,
             path_mtu: 1500,
             path_mtu_report: (number == 1).then_some(PathMtuReport {
                 mtu: 1400,

@@ -1,6 +1,7 @@
 //! Ranges, words and required keys for the JSON Schema, and the test that the reader enforces the
 //! same.
 
+use super::super::underlay::AUTHENTICATE;
 use crate::{AclAction, AclDirection, NatKind, Network};
 use flow::{OptionKind, TunnelType};
 use lflow::actions::Transport;
@@ -14,7 +15,7 @@ pub(super) const RANGES: [(&str, &str, i64, i64); 26] = [
     ("the network", "least_path_mtu", 576, 65_535),
     ("the network", "underlay_family", 4, 6),
     ("the network", "punt_limit", 128, 4096),
-    ("the network", "upcall_cpu_percent", 1, 6400),
+    ("[[host]]", "least_path_mtu", 576, 65_535),
     ("[[logical_switch]]", "vni", 1, 0xffff_ffff),
     ("[[logical_switch]]", "vlan", 1, 4094),
     ("[[logical_switch]]", "mtu", 68, 65_535),
@@ -53,6 +54,7 @@ pub(super) fn words() -> Vec<(&'static str, &'static str, Vec<&'static str>)> {
     vec![
         ("the network", "tunnel", tunnels()),
         ("[[logical_switch]]", "tunnel", tunnels()),
+        ("[underlay]", "authenticate", AUTHENTICATE.iter().map(|(word, _)| *word).collect()),
         ("[[acl]]", "direction", AclDirection::ALL.iter().map(|word| word.name()).collect()),
         ("[[acl]]", "action", AclAction::ALL.iter().map(|word| word.name()).collect()),
         ("[[load_balancer]]", "protocol", Transport::ALL.iter().map(|word| word.name()).collect()),
@@ -143,6 +145,8 @@ external = "203.0.113.1"
 internal = "10.0.0.0/24"
 [connections]
 adaptive = true
+[underlay]
+authenticate = "none"
 "#;
 
 /// The table with this name in the sample.
@@ -218,7 +222,12 @@ fn reader_has_the_ranges_of_options_of_the_json_schema() {
 #[test]
 fn reader_has_the_words_of_the_json_schema() {
     for (table, key, words) in words() {
-        let unknown = format!("unknown {}", if key == "tunnel" { "tunnel type" } else { key });
+        let what = match key {
+            "tunnel" => "tunnel type",
+            "authenticate" => "check",
+            _ => key,
+        };
+        let unknown = format!("unknown {what}");
         let with =
             |word: &str| errors(table, |values| drop(values.insert(key.to_owned(), word.into())));
         for word in words {
