@@ -299,6 +299,32 @@ fn ipv6_guests_continue_when_the_tunnel_carries_less_than_1280() {
 }
 
 #[test]
+fn forged_report_ends_when_a_probe_of_the_configured_length_arrives() {
+    require_root!();
+    for datapath in Datapath::BOTH {
+        let lab = Lab::new(Setup::new("vxlan").datapath(datapath));
+        let text = std::fs::read_to_string(lab.network_file()).expect("a network file");
+        let text = format!("path_probes = true\n{text}");
+        std::fs::write(lab.network_file(), text).expect("a file can be written");
+        let daemons = lab.start_both();
+        let (a, b) = lab.ends();
+        traffic::ping(&a.netns, b.ip(4));
+        let wire = FrameSocket::open(&lab.hosts[1].netns, &lab.hosts[1].uplink.name);
+        wire.send(&frame(&lab, "vxlan", GENUINE));
+        let socket = traffic::udp_socket(a, 4);
+        wait_until(PATIENCE, "the report is believed, and then no more", || {
+            // Only a tunnel that guests use gets probes.
+            let _ = socket.send_to(&[0; 64], (b.ip(4), 9));
+            let show = json(&lab, "show");
+            show["uplink"]["path_mtu_reports"]["believed"] == 1
+                && show["endpoints"][0]["path_mtu"] == 1500
+        });
+        daemons[0].wait_says("the path carries its MTU again");
+        daemons.into_iter().for_each(Daemon::stop);
+    }
+}
+
+#[test]
 fn least_path_mtu_decides_what_is_believed_and_a_reload_changes_it() {
     require_root!();
     let lab = Lab::new(Setup::new("vxlan"));
@@ -327,5 +353,11 @@ fn least_path_mtu_decides_what_is_believed_and_a_reload_changes_it() {
         ignored["below_least_path_mtu"].as_u64() > Some(0)
     });
     assert_eq!(path_mtu(), Some(1500));
+    // The setting of a host takes precedence over that of the network.
+    let of_host =
+        |text: String| text.replacen("[[host]]\n", "[[host]]\nleast_path_mtu = 1400\n", 1);
+    reload(of_host(least(1500)(original.clone())));
+    wire.send(&frame(&lab, "vxlan", GENUINE));
+    wait_until(PATIENCE, "the report is believed", || path_mtu() == Some(1400));
     daemons.into_iter().for_each(Daemon::stop);
 }

@@ -60,6 +60,8 @@ pub(super) struct PathMtuDiscovery {
     source_ports: Range<u32>,
     /// The least path MTU that is believed, in bytes.
     least: u16,
+    /// The same for single end points, by remote address.
+    least_of: BTreeMap<IpAddr, u16>,
     /// The tunnels by local and remote address.
     tunnels: HashMap<(IpAddr, IpAddr), Vec<Tunnel>>,
     found: HashMap<EndpointId, BelievedPathMtu>,
@@ -75,6 +77,7 @@ impl PathMtuDiscovery {
             sockets: Vec::new(),
             source_ports,
             least: 0,
+            least_of: BTreeMap::new(),
             tunnels: HashMap::new(),
             found: HashMap::new(),
             believed: 0,
@@ -87,6 +90,7 @@ impl PathMtuDiscovery {
     /// forgotten.
     pub(super) fn follow(&mut self, underlay: &Underlay) -> Vec<PathMtu> {
         self.least = underlay.least_path_mtu_bytes;
+        self.least_of.clone_from(&underlay.least_path_mtus);
         self.tunnels.clear();
         let mut paths: HashSet<(EndpointId, (IpAddr, IpAddr))> = HashSet::new();
         for &EndpointConfig { id, spec, local, remote } in &underlay.endpoints {
@@ -96,7 +100,7 @@ impl PathMtuDiscovery {
         }
         // A number may now mean another end point.
         let is_wrong = |id: &EndpointId, it: &mut BelievedPathMtu| {
-            it.mtu < underlay.least_path_mtu_bytes || !paths.contains(&(*id, it.path))
+            it.mtu < underlay.least_path_mtu(it.path.1) || !paths.contains(&(*id, it.path))
         };
         let forgotten = self.found.extract_if(is_wrong).map(|(id, _)| (id, None));
         let mut changes: Vec<PathMtu> = forgotten.collect();
@@ -149,7 +153,7 @@ impl PathMtuDiscovery {
         let mut results: Vec<Result<EndpointId, Ignored>> = Vec::new();
         for tunnel in tunnels.iter().filter(|tunnel| tunnel.has_carrier(report)) {
             let believed = self.found.get(&tunnel.id).map(|it| it.mtu);
-            let limits = Limits { least: self.least, believed };
+            let limits = Limits { least: self.least(report.remote), believed };
             let result = policy::judge(report, tunnel, &self.source_ports, limits);
             results.push(result.map(|mtu| {
                 let believe = BelievedPathMtu { path, mtu, router: Some(router), at: now };
@@ -182,15 +186,12 @@ impl PathMtuDiscovery {
         let before = self.found.get(&id).copied();
         let is_reported = before.is_some_and(|it| it.router.is_some());
         if mtu >= configured {
-            // A router's report expires by itself.
-            if is_reported || before.is_none() {
-                return None;
-            }
+            before?;
             self.found.remove(&id);
             messages::log!(PATH_MTU_RAISED, remote = %path.1, "the path carries its MTU again");
             return Some((id, None));
         }
-        let mtu = mtu.max(self.least);
+        let mtu = mtu.max(self.least(path.1));
         if before.is_some_and(|it| is_reported && it.mtu <= mtu) {
             return None;
         }
@@ -204,6 +205,11 @@ impl PathMtuDiscovery {
             "probes have found a path MTU that no router has reported"
         );
         Some((id, Some(mtu)))
+    }
+
+    /// The least path MTU that is believed of the path to `remote`.
+    fn least(&self, remote: IpAddr) -> u16 {
+        self.least_of.get(&remote).copied().unwrap_or(self.least)
     }
 
     /// Counts an ignored report, and logs it at a limited rate.
@@ -379,13 +385,14 @@ mod tests {
     }
 
     #[test]
-    fn report_of_a_router_is_lowered_but_not_ended_by_probes() {
+    fn report_of_a_router_is_lowered_and_ended_but_not_raised_by_probes() {
         let (mut paths, start) = (paths(), Instant::now());
         let id = EndpointId(0);
         handle(&mut paths, &report(1400, Protocol::UDP, VXLAN), start);
-        assert_eq!(paths.probed(id, 1500, start), None);
         assert_eq!(paths.probed(id, 1450, start), None);
         assert_eq!(paths.probed(id, 1300, start), Some((id, Some(1300))));
+        handle(&mut paths, &report(1290, Protocol::UDP, VXLAN), start);
+        assert_eq!(paths.probed(id, 1500, start), Some((id, None)), "the report was wrong");
     }
 
     #[test]
@@ -398,10 +405,34 @@ mod tests {
         assert_eq!(told().follow(&underlay()), [(EndpointId(0), Some(1400))]);
         let strict = Underlay { least_path_mtu_bytes: 1401, ..underlay() };
         assert_eq!(told().follow(&strict), [(EndpointId(0), None)]);
+        let strict = Underlay { least_path_mtus: [(host(2), 1401)].into(), ..underlay() };
+        assert_eq!(told().follow(&strict), [(EndpointId(0), None)]);
+        let other = Underlay { least_path_mtus: [(host(3), 1401)].into(), ..underlay() };
+        assert_eq!(told().follow(&other), [(EndpointId(0), Some(1400))]);
         let mut moved = underlay();
         moved.endpoints.iter_mut().for_each(|endpoint| endpoint.remote = host(3));
         assert_eq!(told().follow(&moved), [(EndpointId(0), None)]);
         assert_eq!(told().follow(&Underlay::default()), [(EndpointId(0), None)]);
+    }
+
+    #[test]
+    fn least_path_mtu_of_an_end_point_takes_precedence() {
+        for (least, ours, mtu, expected) in [
+            (1280, 1400, 1399, None),
+            (1280, 1400, 1400, Some(1400)),
+            (1400, 1280, 1300, Some(1300)),
+            (1400, 1280, 1279, None),
+        ] {
+            let mut paths = PathMtuDiscovery::new(49_152..49_216);
+            let least_path_mtus = [(host(2), ours)].into();
+            let bounded = Underlay { least_path_mtu_bytes: least, least_path_mtus, ..underlay() };
+            paths.follow(&bounded);
+            handle(&mut paths, &report(mtu, Protocol::UDP, VXLAN), Instant::now());
+            let found = paths.found.get(&EndpointId(0)).map(|it| it.mtu);
+            assert_eq!(found, expected, "{mtu}");
+            let probed = paths.probed(EndpointId(1), 600, Instant::now());
+            assert_eq!(probed, Some((EndpointId(1), Some(ours))));
+        }
     }
 
     #[test]

@@ -6,8 +6,14 @@
 //! probes are answered, it searches for the longest packet that arrives, and lowers the path MTU of
 //! the tunnel. [`RAISE_INTERVAL`] later it searches again, up to the configured MTU.
 //!
-//! The network file must have `path_probes = true`. A host without weft does not answer probes, so
-//! the path MTU to it is not measured. The thread probes such a host again after [`SILENCE`].
+//! A report of a router may be forged. So the thread also sends probes of the configured length to
+//! an end point whose path MTU a router has reported. If one arrives, the report is not believed
+//! any more. With routers of different MTU on parallel paths, both may be right: flows on the
+//! narrow one lose a packet then, and get another report. So the time between two such checks
+//! doubles.
+//!
+//! The network file must have `path_probes = true`. A host that runs no weft answers no probe, so
+//! nothing is found out about its path. It is asked again after [`SILENCE`].
 
 use super::deployment::Deployment;
 use super::probe::{Probes, is_gre};
@@ -34,7 +40,10 @@ const CONFIRMATIONS: usize = 3;
 /// The time until a lowered path MTU is searched again (PMTU_RAISE_TIMER, section 5.1.1). Shorter
 /// than the time after which the datapath discards a probed path MTU.
 const RAISE_INTERVAL: Duration = Duration::from_secs(300);
-/// The pause before a host that answered no probe is probed again.
+/// The longest time between two checks of what routers have reported about one path. After as much
+/// time without a check, the time between them is [`INTERVAL`] again.
+const MAX_CHECK_INTERVAL: Duration = Duration::from_secs(320);
+/// How long a host that answers nothing is left alone.
 const SILENCE: Duration = Duration::from_secs(60);
 
 /// The state of the path to one end point.
@@ -46,6 +55,25 @@ struct PathState {
     next: Instant,
     /// When the path MTU is searched again; `None` if the configured one is in use.
     raise: Option<Instant>,
+    /// When a report of a router was checked, and when the next one may be checked.
+    checks: Option<(Instant, Instant)>,
+}
+
+impl PathState {
+    /// Whether a report of a router may be checked now.
+    fn may_check(&self, now: Instant) -> bool {
+        self.checks.is_none_or(|(_, next)| now >= next)
+    }
+
+    /// Notes a check that has ended now.
+    fn checked(&mut self, now: Instant) {
+        let interval = self.checks.map_or(INTERVAL, |(last, next)| {
+            let is_old = now.saturating_duration_since(next) >= MAX_CHECK_INTERVAL;
+            let doubled = next.saturating_duration_since(last) * 2;
+            if is_old { INTERVAL } else { doubled.min(MAX_CHECK_INTERVAL) }
+        });
+        self.checks = Some((now, now + interval));
+    }
 }
 
 /// The result of probing one path.
@@ -100,23 +128,29 @@ fn round(
     let known: HashMap<(&str, IpAddr, IpAddr), &EndpointStats> =
         stats.iter().map(|end| ((end.tunnel.as_str(), end.local, end.remote), end)).collect();
     let now = Instant::now();
-    let mut due: Vec<(Instant, &EndpointConfig, u16)> = Vec::new();
+    let mut due: Vec<(Instant, &EndpointConfig, &EndpointStats)> = Vec::new();
     for end in ends.iter().filter(|end| is_probed(end)) {
         let name = (end.spec.tunnel.name(), end.local, end.remote);
         let Some(stats) = known.get(&name) else { continue };
         // The counter includes probes. They are subtracted, so that probes do not make an idle
         // tunnel look used.
         let sent = stats.tx.packets.saturating_sub(probes.sent_to(end.id));
-        let new = PathState { remote: end.remote, sent: 0, next: now, raise: None };
+        let new = PathState { remote: end.remote, sent: 0, next: now, raise: None, checks: None };
         let state = states.entry(end.id).or_insert(new);
-        if sent != state.sent && now >= state.next {
+        let is_due = now >= state.next || (is_reported(stats) && state.may_check(now));
+        if sent != state.sent && is_due {
             state.sent = sent;
-            due.push((state.next, end, stats.path_mtu));
+            due.push((state.next, end, stats));
         }
     }
     due.sort_unstable_by_key(|(next, ..)| *next);
-    for (_, end, path_mtu) in due.into_iter().take(MOST) {
+    for (_, end, stats) in due.into_iter().take(MOST) {
         let Some(state) = states.get_mut(&end.id) else { continue };
+        if is_reported(stats) && state.may_check(Instant::now()) {
+            check_report(probes, deployment, end, state);
+            continue;
+        }
+        let path_mtu = stats.path_mtu;
         let must_search = state.raise.is_some_and(|raise| Instant::now() >= raise);
         let outcome = probe(probes, deployment, end, path_mtu, must_search);
         let now = Instant::now();
@@ -133,8 +167,29 @@ fn round(
     }
 }
 
-/// Whether the path of an end point is probed. Keyless GRE cannot carry probes. STT segments frames
-/// itself, so none is too long.
+/// Whether a router has reported the path MTU in use.
+fn is_reported(stats: &EndpointStats) -> bool {
+    stats.path_mtu_report.is_some_and(|report| report.router.is_some())
+}
+
+/// Checks what a router has reported: if a packet of the configured length arrives, it was wrong.
+fn check_report(
+    probes: &Probes,
+    deployment: &Deployment,
+    end: &EndpointConfig,
+    state: &mut PathState,
+) {
+    let configured = end.spec.path_mtu_bytes;
+    let (arrives, _) = probes.with_prober(deployment, end, |prober| prober.arrives(configured));
+    state.checked(Instant::now());
+    if arrives {
+        // Fails only when the datapath has stopped.
+        let _ = probes.datapath().set_probed_path_mtu(end.id, configured);
+    }
+}
+
+/// Whether a tunnel has path probes, and frames that can be too long for it. STT segments frames
+/// itself.
 fn is_probed(end: &EndpointConfig) -> bool {
     (end.spec.key || !is_gre(end)) && end.spec.tunnel.carrier() != Carrier::TcpShaped
 }
@@ -162,4 +217,26 @@ fn probe(
         }
         Outcome::BlackHole(prober.longest_forward(length))
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn time_between_checks_of_reports_doubles_and_starts_again_after_a_pause() {
+        let remote = IpAddr::from([192, 0, 2, 2]);
+        let start = Instant::now();
+        let mut state = PathState { remote, sent: 0, next: start, raise: None, checks: None };
+        let mut now = start;
+        for expected_s in [5, 10, 20, 40, 80, 160, 320, 320] {
+            assert!(state.may_check(now));
+            state.checked(now);
+            now += Duration::from_secs(expected_s);
+            assert!(!state.may_check(now - Duration::from_secs(1)), "{expected_s}");
+        }
+        now += MAX_CHECK_INTERVAL;
+        state.checked(now);
+        assert!(state.may_check(now + INTERVAL));
+    }
 }
