@@ -99,7 +99,7 @@ fn neighbour(stats: &EndpointStats) -> String {
     format!("{}{refused}", stats.neighbour)
 }
 
-/// Who has reported a path MTU, and when.
+/// The sender and the age of a path MTU report.
 fn reporter(report: &PathMtuReport) -> String {
     let router = report.router.map_or_else(|| "probes".to_owned(), |router| router.to_string());
     format!("{router} {} s ago", report.age_s)

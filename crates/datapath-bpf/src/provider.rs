@@ -389,6 +389,14 @@ impl Datapath for KernelDatapath {
         self.bpf.set_punt_limit(limit).map_err(failed)
     }
 
+    fn set_upcall_cpu_percent(&self, percent: u32) {
+        self.user.set_upcall_cpu_percent(percent);
+    }
+
+    fn charge_upcalls(&self, work: &[PortWork]) {
+        self.user.charge_upcalls(work);
+    }
+
     fn set_log_meters(&self, meters: &[NamedMeter]) {
         self.user.set_log_meters(meters);
     }

@@ -122,6 +122,19 @@ pub trait Datapath: Send + Sync {
         Ok(())
     }
 
+    /// Limits the processor time for the upcalls of each guest's port, as
+    /// [`Config::upcall_cpu_percent`](crate::config::Config::upcall_cpu_percent).
+    fn set_upcall_cpu_percent(&self, percent: u32) {
+        let _ = percent;
+    }
+
+    /// Charges ports for the processor time that the switch has spent on their upcalls. A port that
+    /// has spent more than its limit is in debt: its upcalls wait, and what does not fit in its
+    /// queue is dropped as [`DropReason::UpcallBudget`].
+    fn charge_upcalls(&self, work: &[PortWork]) {
+        let _ = work;
+    }
+
     /// Sets the meters that log records of ACLs may name. A name that is not among them has the
     /// rate and burst of records without a meter. A meter whose rate changes starts with a full
     /// bucket.

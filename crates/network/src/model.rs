@@ -175,8 +175,8 @@ impl Network {
         of_hosts.into_iter().flatten().min().unwrap_or(self.least_path_mtu)
     }
 
-    /// Whether hosts look with probes for paths on which long packets vanish. All hosts should run
-    /// weft: others count the probes as packets of an unknown tunnel key.
+    /// Whether hosts send probes to detect paths that lose long packets. All hosts should run weft:
+    /// other switches count the probes as packets with an unknown tunnel key.
     pub const fn path_probes(&self) -> bool {
         self.path_probes
     }
@@ -186,8 +186,8 @@ impl Network {
         self.checks_reverse_path
     }
 
-    /// How much each port may have waiting that eBPF programs have punted to the user datapath, 128
-    /// to 4,096; `None` for the default.
+    /// The limit of each port's packets that eBPF programs have punted and the user datapath has
+    /// not read, in units of up to 8 KiB or 16 segments: 128 to 4,096; `None` for the default.
     pub const fn punt_limit(&self) -> Option<u32> {
         self.punt_limit
     }

@@ -84,7 +84,7 @@ impl<T> Setting<T> {
         }
     }
 
-    /// From a field and the result of reading it.
+    /// The setting of a field that may be absent, read by `read`.
     fn of<'a, 't>(
         field: Option<Field<'a, 't>>,
         read: impl FnOnce(Field<'a, 't>) -> Option<T>,

@@ -15,6 +15,7 @@ pub(super) const RANGES: [(&str, &str, i64, i64); 26] = [
     ("the network", "least_path_mtu", 576, 65_535),
     ("the network", "underlay_family", 4, 6),
     ("the network", "punt_limit", 128, 4096),
+    ("the network", "upcall_cpu_percent", 1, 6400),
     ("[[host]]", "least_path_mtu", 576, 65_535),
     ("[[logical_switch]]", "vni", 1, 0xffff_ffff),
     ("[[logical_switch]]", "vlan", 1, 4094),
