@@ -2,10 +2,12 @@
 //!
 //! A megaflow serves every packet that agrees with it on the bits of its mask. So the program must
 //! decide the same for a packet whose other bits are arbitrary, and must read no bit that the mask
-//! lacks. Each sweep tries that for the next few megaflows, so all of them are tried in turn. Some
-//! faults would otherwise stay until the megaflow is idle: a mask that is too wide, actions that
-//! were not revalidated, a damaged entry in a map of the kernel. They would give one guest's
-//! packets the treatment of another's.
+//! lacks. Some faults would otherwise stay until the megaflow is idle: a mask that is too wide,
+//! actions that nobody has revalidated, a damaged entry in a map of the kernel. They would give one
+//! guest's packets the treatment of another's.
+//!
+//! Each sweep checks the next megaflows, so all of them are checked in turn. It checks so many that
+//! a round takes [`ROUND`], but stops when it has used its share of a processor ([`SHARE`]).
 
 use crate::engine::{Engine, PublishedProgram, lock};
 use crate::fusions::translate_megaflow;
@@ -16,14 +18,22 @@ use flow::{Field, FlowKey, FlowMask, Match, ShowActions};
 use pipeline::{LearnedState, Program};
 use std::collections::HashSet;
 use std::fmt;
+use std::time::{Duration, Instant};
 
-/// Megaflows checked in each sweep. A check takes as long as the translation of one packet.
+/// Megaflows checked at a time, and at least in each sweep.
 const CHECKED: usize = 64;
+/// The time in which all megaflows are checked, if [`SHARE`] suffices.
+const ROUND: Duration = Duration::from_secs(30);
+/// Checks take at most this part of the time of one processor: a hundredth.
+const SHARE: u32 = 100;
 
 /// Where the next check begins, and the source of its random numbers.
 #[derive(Debug, Default)]
 pub(crate) struct SelfCheck {
     at: DumpCursor,
+    /// Megaflows checked in this round, and in the last one. Each copy of a worker counts.
+    in_round: usize,
+    in_last_round: usize,
     random: ahash::RandomState,
     drawn: u64,
 }
@@ -61,6 +71,15 @@ impl fmt::Display for Fault {
 }
 
 impl SelfCheck {
+    /// Counts checked megaflows, and moves on to `next`, or to the beginning of the next round.
+    fn advance(&mut self, checked: usize, next: Option<DumpCursor>) {
+        self.in_round += checked;
+        if next.is_none() {
+            self.in_last_round = std::mem::take(&mut self.in_round);
+        }
+        self.at = next.unwrap_or_default();
+    }
+
     /// A packet that the megaflow serves. The bits outside its mask are random.
     fn packet(&mut self, condition: &Match) -> FlowKey {
         let exact = FlowMask::exact();
@@ -106,11 +125,28 @@ impl Engine {
     /// Checks the next megaflows of the datapath, and deletes those that are wrong. To be called in
     /// a sweep: no revalidation changes megaflows meanwhile.
     pub(crate) fn self_check(&self, published: &PublishedProgram) -> Result<(), DatapathError> {
+        let end = Instant::now() + self.limits.revalidate / SHARE;
+        let all = self.records().len().max(lock(&self.self_check).in_last_round);
+        let share = self.limits.revalidate.as_secs_f64() / ROUND.as_secs_f64();
+        let mut left = CHECKED.max((all as f64 * share).ceil() as usize);
+        loop {
+            let checked = self.check_next(published)?;
+            left = left.saturating_sub(checked);
+            let is_round_over = lock(&self.self_check).in_round == 0;
+            if left == 0 || is_round_over || Instant::now() >= end {
+                return Ok(());
+            }
+        }
+    }
+
+    /// Checks the next few megaflows. Returns how many there were.
+    fn check_next(&self, published: &PublishedProgram) -> Result<usize, DatapathError> {
         let mut check = lock(&self.self_check);
         let from = check.at;
         let (held, next) = self.datapath.dump(from, CHECKED)?;
-        check.at = next.unwrap_or_default();
-        self.counters.self_checks.add(held.len());
+        check.advance(held.len(), next);
+        let checked = held.len();
+        self.counters.self_checks.add(checked);
         let held: Vec<(Megaflow, FlowKey)> = held
             .into_iter()
             .map(|(megaflow, _)| {
@@ -127,7 +163,11 @@ impl Engine {
             };
             held.into_iter().filter(is_suspect).collect()
         };
-        if suspects.is_empty() { Ok(()) } else { self.delete_wrong(published, from, suspects) }
+        drop(check);
+        if !suspects.is_empty() {
+            self.delete_wrong(published, from, suspects)?;
+        }
+        Ok(checked)
     }
 
     fn damaged(&self, held: &[(Megaflow, FlowKey)]) -> Result<HashSet<MegaflowId>, DatapathError> {

@@ -3,7 +3,8 @@
 use crate::{Rig, program, udp};
 use datapath::megaflow::Megaflow;
 use flow::{Action, Field, FlowMask, Match, PortNo};
-use switch::{Config, SwitchStats};
+use std::time::Duration;
+use switch::{Config, Limits, SwitchStats};
 
 const PORTS: (u16, u16) = (1000, 2000);
 const FLOWS: &str = "udp,tp_dst=2000,actions=output:2\nudp,tp_dst=2001,actions=drop\n";
@@ -68,6 +69,24 @@ fn megaflow_is_deleted_when_the_program_has_other_actions() {
     assert_eq!(rig.send_at(1, 1, &udp(1, 2, PORTS)), (vec![3], false));
     assert_eq!(swept(&rig).self_check_faults, 1);
     assert_eq!(rig.send_at(1, 1, &udp(1, 2, PORTS)), (vec![2], true));
+}
+
+/// A round takes half a minute, whatever the number of megaflows.
+#[test]
+fn all_megaflows_are_checked_in_half_a_minute() {
+    const MEGAFLOWS: u16 = 1000;
+    let revalidate = Duration::from_secs(10);
+    let limits = Limits { revalidate, ..Limits::default() };
+    let rig = Rig::new(
+        program("udp,actions=move:NXM_OF_UDP_SRC[]->NXM_NX_REG0[0..15],output:2\n"),
+        &Config { limits, ..Config::default() },
+    );
+    for port in 0..MEGAFLOWS {
+        rig.send(1, &udp(1, 2, (port, 2000)));
+    }
+    (0..3).for_each(|_| rig.sweep());
+    let stats = rig.engine.stats();
+    assert_eq!((stats.megaflows, stats.self_checks), (MEGAFLOWS.into(), MEGAFLOWS.into()));
 }
 
 #[test]
