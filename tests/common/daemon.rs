@@ -205,10 +205,18 @@ impl Daemon {
         });
     }
 
-    /// Waits until the daemon's self-check has found a fault that the test has injected.
-    pub fn wait_finds_fault(&mut self) {
+    /// How often its self-check has reported faults.
+    pub fn faults(&self) -> usize {
+        self.stderr().matches(FAULT).count()
+    }
+
+    /// Waits until its self-check has found a fault that the test has planted. It had reported
+    /// `before`.
+    pub fn wait_finds_fault(&mut self, before: usize) {
         self.has_fault = true;
-        self.wait_says(FAULT);
+        wait_until(PATIENCE, &format!("weft run, {}, finds the fault", self.host), || {
+            self.faults() > before
+        });
     }
 
     /// Stops the daemon with SIGTERM.

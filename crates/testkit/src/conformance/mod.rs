@@ -45,7 +45,7 @@
 //!     one bit, inside or outside of the mask.
 //! - [`puts_and_deletes_take_effect`], [`withdrawn_megaflows_execute_nothing`],
 //!   [`upcall_queues_are_bounded`], [`solicitations_are_limited`], [`ports_come_and_go`],
-//!   [`underlays_change`] and [`watchers_are_told`].
+//!   [`underlays_change`], [`watchers_are_told`] and [`planted_megaflows_are_found`].
 //!
 //! # Requirements on a provider
 //!
@@ -83,6 +83,7 @@ mod lifecycle;
 mod links;
 mod megaflows;
 mod order;
+mod planted;
 mod programs;
 mod reference;
 mod solicitations;
@@ -104,8 +105,8 @@ use std::sync::Arc;
 /// Defines a test for each part of the suite, for a provider with one worker and with several. The
 /// arguments are functions that return a [`Provider`].
 ///
-/// Two parts run with one worker only. They check which packets exceed a limit, but several workers
-/// receive a port's packets in any order.
+/// Three parts run with one worker only. Two check which of many packets is too late, but several
+/// workers receive a port's packets in any order. One is about copies of one worker.
 #[macro_export]
 macro_rules! conformance_tests {
     ($one:path, $several:path) => {
@@ -113,6 +114,7 @@ macro_rules! conformance_tests {
             $crate::conformance_tests! { $one:
                 upcalls_are_counted_when_their_ports_queue_is_full: upcall_queues_are_bounded,
                 packets_are_counted_when_solicitations_are_limited: solicitations_are_limited,
+                wrong_megaflows_are_found_when_planted: planted_megaflows_are_found,
             }
             $crate::conformance_tests! { $one }
         }
@@ -278,6 +280,7 @@ pub fn run(provider: Provider<'_>) {
     ports_come_and_go(provider);
     underlays_change(provider);
     watchers_are_told(provider);
+    planted_megaflows_are_found(provider);
 }
 
 /// Tests generated megaflows with frames from ports and tunnels.
@@ -308,6 +311,7 @@ pub use lifecycle::{
     ports_come_and_go, puts_and_deletes_take_effect, upcall_queues_are_bounded,
     withdrawn_megaflows_execute_nothing,
 };
+pub use planted::planted_megaflows_are_found;
 pub use programs::programs;
 pub use solicitations::solicitations_are_limited;
 pub use underlays::underlays_change;

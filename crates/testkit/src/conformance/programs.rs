@@ -415,7 +415,8 @@ fn frame_of(key: &FlowKey, packet: &PacketBuf) -> Frame {
     compare::raised(key, packet).1
 }
 
-fn misses(snapshot: &Snapshot) -> u64 {
+/// Lookups that found no megaflow.
+pub(super) fn misses(snapshot: &Snapshot) -> u64 {
     let stats = snapshot.megaflows;
     stats.lookups - stats.exact_hits - stats.search_hits
 }
