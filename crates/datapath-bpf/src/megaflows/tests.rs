@@ -140,6 +140,7 @@ fn megaflow_is_damaged_when_a_byte_of_its_maps_is_flipped() {
         ("weft_flows", entry, 4, vec![b.id]),
         ("weft_flows", entry, offset_of!(weft_flow, generation), vec![b.id]),
         ("weft_flows", entry, offset_of!(weft_flow, list), vec![b.id]),
+        ("weft_flows", entry, offset_of!(weft_flow, sections), vec![b.id]),
         ("weft_masks", flows.tables.mask_of(FlowNo(entry)).unwrap().0, 4, vec![a.id, b.id]),
         ("weft_actions", list, offset_of!(weft_action_list, actions) + 4, vec![b.id]),
     ] {
@@ -152,6 +153,30 @@ fn megaflow_is_damaged_when_a_byte_of_its_maps_is_flipped() {
         map.update(&at.to_ne_bytes(), &right, MapFlags::ANY).unwrap();
     }
     assert_eq!(flows.damaged(&ids).unwrap(), []);
+}
+
+/// The sections of their keys are those that the programs store.
+#[test]
+fn megaflow_is_intact_whatever_sections_its_key_has() {
+    testkit::require_root!();
+    let loaded = loaded(100);
+    let mut flows = Megaflows::new(&loaded, UPLINK).unwrap();
+    let ip6 = [(Field::EthType, 0x86dd), (Field::Ip6Dst, 1)];
+    let nd = [ip6[0], (Field::IpProto, 58), (Field::IcmpType, 135), (Field::IcmpCode, 0)];
+    let tunnel = [(Field::TunId, 7), (Field::TunDst, 1)];
+    let tunnel6 = [(Field::TunId, 7), (Field::TunIpv6Dst, 1)];
+    let all: [&[(Field, u128)]; 5] =
+        [&[], &ip6, &[&nd[..], &[(Field::NdTarget, 1)]].concat(), &tunnel, &tunnel6];
+    for (port, fields) in (1..).zip(all) {
+        let mut condition = from_to(port, 9).condition;
+        for &(field, value) in fields {
+            assert!(condition.require(field, value, field.all_ones()), "{field:?}");
+        }
+        let megaflow = Megaflow::new(condition, [Action::Output(PortNo(9))].into());
+        flows.put(&megaflow, None).unwrap();
+        assert_eq!(flows.get([megaflow.id]), [megaflow.clone()], "it is in the maps");
+        assert_eq!(flows.damaged(&[megaflow.id]).unwrap(), [], "{megaflow:?}");
+    }
 }
 
 #[test]
