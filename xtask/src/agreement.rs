@@ -2,6 +2,8 @@
 //!
 //! The long run is kept in a file with a hash of `bpf/`. CI compares that hash with today's
 //! `bpf/`, so nobody can change the programs and forget the long run.
+//!
+//! The run uses the build of the tests, which checks for overflows.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -47,7 +49,8 @@ pub fn compare(options: &Options) -> Result<()> {
     ensure!(test::root() == test::Root::Already, "run this as root: it loads eBPF programs");
     // The programs of this moment are compared, whatever is edited during the run.
     let before = programs(Path::new(PROGRAMS))?;
-    let arguments = ["test", "--release", "--package=datapath-bpf", "--test=main"];
+    // `--workspace` uses what other tasks have built.
+    let arguments = ["test", "--workspace", "--test=main"];
     run(cargo(&arguments).arg("--no-run"))?;
     let start = Instant::now();
     let mut command = cargo(&arguments);
@@ -109,7 +112,7 @@ fn page(options: &Options, programs: &str, elapsed_s: u64, rows: &[String]) -> R
         "# The programs agree with userspace on {cases} frames and as many tunnel packets\n\n\
          `cargo xtask bpf-agreement` writes this file after a run without a difference. CI \
          compares the next line with `bpf/`.\n\n{LABEL}{programs}\n\n\
-         {}, {}, Linux {}, commit {}, seed {seed}, release build, {elapsed_s} s for both at once.\n\
+         {}, {}, Linux {}, commit {}, seed {seed}, {elapsed_s} s for both at once.\n\
          \n| cases | outcome | number |\n|---|---|---:|\n",
         now()?,
         machine(),
