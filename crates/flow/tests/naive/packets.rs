@@ -273,7 +273,7 @@ fn stt_header(random: &mut Random, inner: &Inner) -> Vec<u8> {
     let tci = if random.once_in(4) { (any >> 24) as u16 } else { 0 };
     let context = random.word();
     // Bits 55 to 63 are reserved.
-    let context = if random.once_in(8) { context } else { context & (1 << 55) - 1 };
+    let context = if random.once_in(8) { context } else { context & ((1 << 55) - 1) };
     let context = if random.once_in(4) { context & 0xff_ffff } else { context };
     let mut header = vec![0, flags, l4, 0];
     header.extend([size, tci].map(u16::to_be_bytes).as_flattened());
