@@ -1,5 +1,7 @@
 //! The seed corpora: for each target, at least one valid input of each type that it accepts.
 
+mod host;
+
 use crate::frames::{
     self, Ends, GRE, GUESTS_V4, GUESTS_V6, TYPE_IPV6, UDP, UNDERLAY_V4, UNDERLAY_V6, arp_request,
     ethernet, geneve, geneve_option, gre, join, stt, tag, vxlan,
@@ -19,6 +21,7 @@ pub struct Seed {
 pub fn all() -> Vec<Seed> {
     let mut seeds = Vec::new();
     for (target, group) in [
+        ("bpf_parser", keys()),
         ("wire_frame", plain()),
         ("flow_key", keys()),
         ("vxlan", vxlans()),
@@ -31,6 +34,7 @@ pub fn all() -> Vec<Seed> {
         ("offload", offloads()),
         ("coalesce", segments()),
         ("conntrack", connections()),
+        ("control_request", host::control_requests()),
         ("dhcp4", dhcp4_requests()),
         ("dhcp6", dhcp6_requests()),
         ("dns", dns_questions()),
@@ -42,9 +46,12 @@ pub fn all() -> Vec<Seed> {
         ("ofctl_flows", flows()),
         ("megaflow_cache", megaflows()),
         ("openflow_request", openflow_requests()),
+        ("ovn_dump", host::ovn_dumps()),
+        ("ovn_flow_list", host::ovn_lists()),
         ("ovsdb_schema", schemas()),
         ("ovsdb_stream", database_streams()),
         ("ovsdb_update", database_updates()),
+        ("pinned_megaflow", host::pinned_megaflows()),
         ("probe", probes()),
         ("router_solicitation", router_solicitations()),
     ] {

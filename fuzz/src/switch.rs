@@ -40,7 +40,14 @@ static PROGRAMS: LazyLock<Vec<(Program, TagLinks)>> = LazyLock::new(|| {
         .collect()
 });
 
-/// A host with its program and its end points.
+/// The program of a host with this tunnel type.
+pub fn program_of(tunnel: TunnelType) -> &'static Program {
+    let mut all = TunnelType::ALL.into_iter().zip(&*PROGRAMS);
+    let found = all.find(|(other, _)| *other == tunnel);
+    &found.expect("a program for every type").1.0
+}
+
+/// The program of a host, and its end points.
 pub struct Switch {
     tunnel: TunnelType,
     program: &'static Program,

@@ -1,17 +1,23 @@
 //! The names of the targets, which are also the names of their corpora.
 
 use crate::{
-    actions, coalescing, connections, database, execution, expressions, headers, keys, megaflows,
-    network, ofctl, offload, openflow, probes, reassembly, services, tunnels,
+    actions, coalescing, connections, control, database, execution, expressions, headers, keys,
+    megaflows, network, ofctl, offload, openflow, ovn, pins, probes, programs, reassembly,
+    services, tunnels,
 };
 
 /// Runs a target with one input. Panics if the input reveals a fault.
 pub type Body = fn(&[u8]);
 
+/// The target that loads eBPF programs.
+pub const NEEDS_ROOT: &str = "bpf_parser";
+
 /// All targets, sorted by name.
-pub const ALL: [(&str, Body); 28] = [
+pub const ALL: [(&str, Body); 33] = [
+    (NEEDS_ROOT, |bytes| _ = programs::parser(bytes)),
     ("coalesce", |bytes| _ = coalescing::list(bytes)),
     ("conntrack", |bytes| _ = connections::list(bytes)),
+    ("control_request", |bytes| _ = control::request(bytes)),
     ("dhcp4", |bytes| _ = services::dhcp4(bytes)),
     ("dhcp6", |bytes| _ = services::dhcp6(bytes)),
     ("dns", |bytes| _ = services::dns(bytes)),
@@ -28,9 +34,12 @@ pub const ALL: [(&str, Body); 28] = [
     ("ofctl_flows", |bytes| _ = ofctl::file(bytes)),
     ("offload", |bytes| _ = offload::frame(bytes)),
     ("openflow_request", |bytes| _ = openflow::request(bytes)),
+    ("ovn_dump", |bytes| _ = ovn::dump(bytes)),
+    ("ovn_flow_list", |bytes| _ = ovn::list(bytes)),
     ("ovsdb_schema", |bytes| _ = database::schema(bytes)),
     ("ovsdb_stream", |bytes| _ = database::stream(bytes)),
     ("ovsdb_update", |bytes| _ = database::update(bytes)),
+    ("pinned_megaflow", |bytes| _ = pins::megaflow(bytes)),
     ("probe", |bytes| _ = probes::frame(bytes)),
     ("router_solicitation", |bytes| _ = services::router(bytes)),
     ("stt", |bytes| _ = tunnels::stt(bytes)),

@@ -6,8 +6,9 @@ use std::path::Path;
 
 use weft_fuzz::seeds::{self, Seed};
 use weft_fuzz::{
-    actions, coalescing, connections, database, execution, expressions, headers, keys, megaflows,
-    network, ofctl, offload, probes, reassembly, services, targets, tunnels,
+    actions, coalescing, connections, control, database, execution, expressions, headers, keys,
+    megaflows, network, ofctl, offload, ovn, pins, probes, programs, reassembly, services, targets,
+    tunnels,
 };
 
 #[test]
@@ -241,4 +242,42 @@ fn health_seeds_decide_about_the_backend() {
     }
     // A missing reply is a success only with UDP.
     assert!(!services::health(&[0]) && services::health(&[2]));
+}
+
+#[test]
+fn control_requests_are_valid_when_they_are_seeds() {
+    for seed in seeds_of("control_request") {
+        let is_view = matches!(seed.name, "show" | "flows" | "connections");
+        assert_eq!(control::request(&seed.bytes), Some(!is_view), "{}", seed.name);
+    }
+}
+
+#[test]
+fn dumps_and_lists_of_ovn_are_read_when_they_are_seeds() {
+    for seed in seeds_of("ovn_dump") {
+        let rows = if seed.name == "network" { 6 } else { 1 };
+        assert_eq!(ovn::dump(&seed.bytes), Some((rows, true)), "{}", seed.name);
+    }
+    for seed in seeds_of("ovn_flow_list") {
+        assert_eq!(ovn::list(&seed.bytes), (5, 0), "{}", seed.name);
+    }
+}
+
+#[test]
+fn megaflows_are_read_from_pinned_maps_when_they_are_seeds() {
+    for seed in seeds_of("pinned_megaflow") {
+        assert!(pins::megaflow(&seed.bytes).is_some(), "{}", seed.name);
+    }
+}
+
+#[test]
+fn programs_and_userspace_agree_when_the_frame_is_a_seed() {
+    testkit::require_root!();
+    for seed in seeds_of(targets::NEEDS_ROOT) {
+        let expected = match seed.name {
+            "snap" | "snap-qinq-padded" => None,
+            name => Some(name != "three-tags"),
+        };
+        assert_eq!(programs::parser(&seed.bytes), expected, "{}", seed.name);
+    }
 }

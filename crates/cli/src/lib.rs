@@ -43,6 +43,12 @@ mod trace;
 mod tunnels;
 mod units;
 
+/// What the fuzz targets call.
+#[doc(hidden)]
+pub mod fuzzing {
+    pub use crate::control::{Request, parse_request};
+}
+
 use clap::{Parser, Subcommand};
 use flow::TunnelType;
 use std::process::ExitCode;

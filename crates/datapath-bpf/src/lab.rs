@@ -1,4 +1,9 @@
-//! Support for test labs in which two hosts share one machine.
+//! Support for test labs in which two hosts share one machine, and for fuzz targets.
+
+mod parser;
+
+pub use crate::previous::{PINNED_ENTRY_LEN, pinned_condition};
+pub use parser::{ParserVerdict, TestParser};
 
 use crate::sys;
 use libbpf_rs::skel::{OpenSkel, SkelBuilder};
@@ -14,10 +19,14 @@ mod generated {
     include!(concat!(env!("OUT_DIR"), "/lab_unclone.skel.rs"));
 }
 
-/// Un-clones packets that leave a device, so that the receiver gets them as from a network card.
-/// Otherwise they are clones of packets that the sender's socket keeps until they are acknowledged.
-/// Decapsulation then has to copy the headers of each packet, which it never has to between two
-/// machines.
+/// Lengths of packets that a test run of the kernel takes here, in bytes.
+const PARSED_LEAST: usize = 64;
+const PARSED_MOST: usize = 2048;
+
+/// Makes packets that leave a device look to the receiver as if they came from a network card: not
+/// as clones of what the sender's socket keeps until it is acknowledged. Without this,
+/// decapsulation between namespaces has to copy the headers of each packet, which it never has to
+/// between two machines.
 ///
 /// The device is one of this thread's network namespace. The program stays until the device is
 /// deleted.

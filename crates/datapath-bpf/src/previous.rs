@@ -251,7 +251,8 @@ impl PreviousSet {
             if flags & ready == ready {
                 let at = offset_of!(weft_endpoint, remote);
                 let remote = std::array::from_fn(|word| u32_at(entry, at + 4 * word));
-                let mac = |at: usize| MacAddr(std::array::from_fn(|byte| entry[at + byte]));
+                let byte = |at: usize| entry.get(at).copied().unwrap_or_default();
+                let mac = |at: usize| MacAddr(std::array::from_fn(|number| byte(at + number)));
                 let hop = NextHop {
                     destination: mac(offset_of!(weft_endpoint, eth_dst)),
                     source: mac(offset_of!(weft_endpoint, eth_src)),
@@ -269,9 +270,7 @@ impl PreviousSet {
         if u64_at(&entry, offset_of!(weft_flow, generation)) != generation {
             return None;
         }
-        let mask = self.masks.get(usize::from(u16_at(&entry, offset_of!(weft_flow, mask))))?;
-        let key = KernelKey::from_words(words(entry.get(offset_of!(weft_flow, key)..)?));
-        let condition = KernelMatch::from_parts(key, *mask).condition();
+        let condition = condition_of(&entry, &self.masks)?;
         let port = PortNo(condition.key().get(Field::InPort) as u32);
         if port > datapath::config::MAX_PORT || port.0 == 0 {
             // Ingress ports of tunnels have fixed numbers.
@@ -282,6 +281,24 @@ impl PreviousSet {
         key.set(Field::InPort, now.0.into());
         Some(Match::new(&key, condition.mask().clone()))
     }
+}
+
+/// The condition of a megaflow from its entry, with the port numbers of the earlier process; `None`
+/// if there is no such mask.
+fn condition_of(entry: &[u8], masks: &[KernelMask]) -> Option<Match> {
+    let mask = masks.get(usize::from(u16_at(entry, offset_of!(weft_flow, mask))))?;
+    let key = KernelKey::from_words(words(entry.get(offset_of!(weft_flow, key)..)?));
+    Some(KernelMatch::from_parts(key, *mask).condition())
+}
+
+/// Bytes of an entry of the map of megaflows.
+pub const PINNED_ENTRY_LEN: usize = size_of::<weft_flow>();
+
+/// As a starting daemon reads a pinned megaflow: its condition, from the bytes of its entry and of
+/// the map of masks. `None` if there is no such mask.
+pub fn pinned_condition(entry: &[u8], masks: &[u8]) -> Option<Match> {
+    let masks = masks.chunks(size_of::<weft_key>()).map(|mask| KernelMask::from_words(words(mask)));
+    condition_of(entry, &masks.collect::<Vec<_>>())
 }
 
 /// The words of a key or mask at the start of a map entry.

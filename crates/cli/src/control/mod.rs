@@ -16,7 +16,7 @@ pub mod replies;
 mod server;
 
 pub use client::{DAEMON_EXITED, DaemonSelector, Stream, StreamEvent, request};
-pub use server::{Connection, ControlSocket, listen_at};
+pub use server::{Connection, ControlSocket, listen_at, parse_request};
 
 use serde::{Deserialize, Serialize};
 use std::net::IpAddr;

@@ -198,7 +198,11 @@ fn serve_client(
     client.flush()
 }
 
-fn parse_request(line: &[u8], limit: u64) -> Result<Request> {
+/// Parses the line of a request, of which at most `limit` bytes were read.
+///
+/// # Errors
+/// The line is too long, not UTF-8, or no request.
+pub fn parse_request(line: &[u8], limit: u64) -> Result<Request> {
     if line.len() as u64 == limit && line.last() != Some(&b'\n') {
         bail!("it is longer than {} KiB", limit >> 10);
     }
