@@ -178,6 +178,11 @@ impl Setup {
         self
     }
 
+    /// The tunnel type.
+    pub fn tunnel(&self) -> &str {
+        &self.tunnel
+    }
+
     /// Appends this TOML to the network file.
     pub fn more(self, text: &str) -> Self {
         Self { more: text.to_owned(), ..self }
