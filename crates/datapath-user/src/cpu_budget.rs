@@ -38,8 +38,12 @@ pub(super) enum WorkKind {
     Upcalls,
     /// A worker has executed the answers of upcalls, or has raised upcalls.
     Forwarding,
-    /// A worker has forwarded punted packets; `misses` of them had no megaflow.
-    Punted,
+    /// A worker has forwarded punted packets; `misses` of them had no megaflow. The time of the
+    /// others stands for that of `batches` batches, of which one was measured.
+    Punted {
+        /// How many.
+        batches: u32,
+    },
 }
 
 /// The budgets of all ports. Any thread charges, each for its own work.
@@ -84,16 +88,18 @@ impl Account {
     fn add(&mut self, work: &PortWork, kind: WorkKind) -> Duration {
         let PortWork { packets, misses, cpu, .. } = *work;
         let for_upcalls = match kind {
-            WorkKind::Punted => cpu * misses.min(packets) / packets.max(1),
+            WorkKind::Punted { .. } => cpu * misses.min(packets) / packets.max(1),
             WorkKind::Upcalls | WorkKind::Forwarding => cpu,
         };
         match kind {
             WorkKind::Upcalls => self.upcalls += u64::from(packets),
-            WorkKind::Punted => self.punted += u64::from(packets),
+            WorkKind::Punted { batches } => {
+                self.punted += u64::from(packets);
+                self.punted_cpu += cpu.saturating_sub(for_upcalls) * batches;
+            }
             WorkKind::Forwarding => {}
         }
         self.upcall_cpu += for_upcalls;
-        self.punted_cpu += cpu.saturating_sub(for_upcalls);
         for_upcalls
     }
 
@@ -275,10 +281,10 @@ mod tests {
     #[test]
     fn only_misses_among_punted_packets_are_charged() {
         let (budgets, start) = (CpuBudgets::new(25, None), Instant::now());
-        budgets.charge(&[work(PORT, 400 * MS)], WorkKind::Punted, start);
+        budgets.charge(&[work(PORT, 400 * MS)], WorkKind::Punted { batches: 3 }, start);
         assert_eq!(budgets.debt(PORT, start), None);
         let found = budgets.stats(PORT);
-        assert_eq!((found.punted, found.punted_cpu_ns), (4, 300_000_000));
+        assert_eq!((found.punted, found.punted_cpu_ns), (4, 900_000_000));
         assert_eq!((found.upcalls, found.upcall_cpu_ns), (0, 100_000_000));
         budgets.remove(PORT);
         assert_eq!(budgets.stats(PORT).punted, 0);

@@ -20,6 +20,7 @@ use datapath::stats::{EndpointStats, MegaflowStats};
 use flow::{
     Carrier, DropReason, Endpoint, EndpointError, EndpointId, PortNo, TunnelInfo, strip_outer,
 };
+use metered::PuntedTurns;
 use netdev::Error;
 use netdev::epoll::{Epoll, EpollEvents, Waker};
 use netdev::io_error::IoError;
@@ -83,6 +84,7 @@ pub(super) struct Worker {
     punt_reader: Option<PuntReader>,
     forwarder: Forwarder,
     cpu_meter: CpuMeter,
+    punted_turns: PuntedTurns,
     packet: PacketBuf,
     event_sender: WorkerEventSender,
 }
@@ -108,6 +110,7 @@ impl Worker {
             punt_reader: None,
             forwarder,
             cpu_meter: CpuMeter::default(),
+            punted_turns: PuntedTurns::default(),
             packet,
             event_sender,
         })
@@ -254,7 +257,7 @@ impl Worker {
     fn receive_punted(&mut self) {
         let Some(mut reader) = self.punt_reader.take() else { return };
         let (mut budget, mut saw_empty) = (ReadBudget::default(), false);
-        self.cpu_meter.start();
+        self.meter_punted_batch();
         while !saw_empty && budget.take_read() {
             match reader.recv(&mut self.packet) {
                 Ok(Some(())) => {

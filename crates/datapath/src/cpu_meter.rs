@@ -20,9 +20,10 @@ pub struct PortWork {
 /// Divides the processor time of a thread among the ports of the packets that it handles.
 ///
 /// The clock is a system call, so it is read only where packets of another port follow. A batch of
-/// one port costs two reads.
-#[derive(Debug)]
+/// one port costs two reads. A meter that is off counts packets, but no time.
+#[derive(Debug, Default)]
 pub struct CpuMeter {
+    is_on: bool,
     read: Duration,
     current: Option<usize>,
     /// The time spent for all packets alike.
@@ -30,25 +31,20 @@ pub struct CpuMeter {
     work: Vec<PortWork>,
 }
 
-impl Default for CpuMeter {
-    fn default() -> Self {
-        Self { read: Duration::ZERO, current: None, shared: Duration::ZERO, work: Vec::new() }
-    }
-}
-
 impl CpuMeter {
     /// A meter of this thread that begins to measure.
     pub fn started() -> Self {
         let mut meter = Self::default();
-        meter.start();
+        meter.start(true);
         meter
     }
 
-    /// Begins to measure, without what was measured before.
-    pub fn start(&mut self) {
+    /// Begins to measure, without what was measured before. Reads no clock unless `is_on`.
+    pub fn start(&mut self, is_on: bool) {
         self.work.clear();
         (self.current, self.shared) = (None, Duration::ZERO);
-        self.read = thread_clock::now();
+        self.is_on = is_on;
+        self.lap();
     }
 
     /// From now on the thread handles a packet of `port`.
@@ -60,7 +56,7 @@ impl CpuMeter {
             current.packets += 1;
             return;
         }
-        self.end_packets();
+        self.book();
         let at = self.work.iter().position(|work| work.port == port).unwrap_or(self.work.len());
         self.current = Some(at);
         match self.work.get_mut(at) {
@@ -80,6 +76,9 @@ impl CpuMeter {
 
     /// The processor time since it was started, or since the clock was last read.
     pub fn lap(&mut self) -> Duration {
+        if !self.is_on {
+            return Duration::ZERO;
+        }
         let now = thread_clock::now();
         let spent = now.saturating_sub(self.read);
         self.read = now;
@@ -88,6 +87,14 @@ impl CpuMeter {
 
     /// From now on the thread works for all packets alike.
     pub fn end_packets(&mut self) {
+        // What is shared by one port is the port's.
+        if self.work.len() > 1 {
+            self.book();
+        }
+    }
+
+    /// Counts the time since the clock was last read.
+    fn book(&mut self) {
         let spent = self.lap();
         match self.current.take().and_then(|current| self.work.get_mut(current)) {
             Some(work) => work.cpu += spent,
@@ -97,7 +104,7 @@ impl CpuMeter {
 
     /// Ends the measurement. What was spent for all packets alike counts by their number.
     pub fn finish(&mut self) -> &[PortWork] {
-        self.end_packets();
+        self.book();
         let shared = std::mem::take(&mut self.shared);
         let packets: u32 = self.work.iter().map(|work| work.packets).sum();
         for work in &mut self.work {
@@ -135,7 +142,7 @@ mod tests {
         // Three of four packets, and their own time.
         assert!((9 * MS..18 * MS).contains(&first.cpu), "{found:?}");
         assert!((22 * MS..31 * MS).contains(&second.cpu), "{found:?}");
-        meter.start();
+        meter.start(true);
         assert!(meter.finish().is_empty());
     }
 
@@ -146,5 +153,18 @@ mod tests {
         std::thread::sleep(Duration::from_millis(50));
         let found = meter.finish().to_vec();
         assert!(found[0].cpu < Duration::from_millis(25), "{found:?}");
+    }
+
+    #[test]
+    fn time_of_one_port_includes_what_is_shared_and_is_zero_when_the_meter_is_off() {
+        let mut meter = CpuMeter::started();
+        for is_on in [true, false] {
+            meter.start(is_on);
+            meter.begin_packet(PortNo(1));
+            meter.end_packets();
+            work(Duration::from_millis(2));
+            let found = meter.finish()[0];
+            assert_eq!((found.packets, found.cpu >= Duration::from_millis(2)), (1, is_on));
+        }
     }
 }

@@ -235,7 +235,8 @@ pub struct SlowPathStats {
     pub upcall_cpu_limit_percent: u32,
     /// Packets that eBPF programs have punted.
     pub punted: u64,
-    /// The processor time for punted packets that had a megaflow, in nanoseconds.
+    /// The processor time for punted packets that had a megaflow, in nanoseconds: an estimate from
+    /// samples.
     pub punted_cpu_ns: u64,
 }
 
