@@ -184,8 +184,8 @@ fn code_lines(text: &str) -> Vec<String> {
     while let Some(first) = rest.chars().next() {
         let taken = if rest.starts_with("//") {
             rest.find('\n').unwrap_or(rest.len())
-        } else if rest.starts_with("/*") {
-            rest[2..].find("*/").map_or(rest.len(), |end| end + 4)
+        } else if let Some(comment) = rest.strip_prefix("/*") {
+            comment.find("*/").map_or(rest.len(), |end| end + 4)
         } else if matches!(first, '"' | '\'') {
             quoted_len(rest, first)
         } else {

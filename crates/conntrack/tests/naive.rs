@@ -5,8 +5,8 @@
 use std::net::{IpAddr, Ipv4Addr};
 
 use conntrack::{
-    Commit, Config, ConnRef, CtDrop, Cursor, Limits, Masked, Nat, NatKind, NatSpec, PortChoice,
-    Seed, State, Table, Tuple, Zone,
+    Commit, Config, CtDrop, Cursor, Limits, Masked, Nat, NatKind, NatSpec, PortChoice, Seed, State,
+    Table, Tuple, Zone,
 };
 use flow::PortNo;
 use testkit::random::{Random, environment};

@@ -25,7 +25,9 @@ use datapath::tracker::Tracker;
 use datapath::upcall::{Answer, Upcall, UpcallReason, WorkerId};
 use datapath::watch::{CapturedFrame, DroppedPacket, WatchReceiver};
 use datapath::{Cursor, Datapath, DatapathError, DumpCursor, DumpPage};
-use flow::{Action, EndpointError, EndpointId, EndpointTable, EntropySeed, NamedMeter, PortNo};
+use flow::{
+    Action, DropReason, EndpointError, EndpointId, EndpointTable, EntropySeed, NamedMeter, PortNo,
+};
 use netdev::epoll::Waker;
 use netdev::{Error, Netlink};
 use packet::PacketBuf;

@@ -239,7 +239,7 @@ mod tests {
     use std::sync::Arc;
 
     /// Queues whose ports may use a quarter of a processor.
-    fn queues(limits: UpcallLimits) -> UpcallQueues {
+    fn new_queues(limits: UpcallLimits) -> UpcallQueues {
         UpcallQueues::new(limits, CpuBudgets::new(25, None))
     }
 
@@ -269,7 +269,7 @@ mod tests {
 
     #[test]
     fn ports_take_turns_when_one_floods() {
-        let queues = queues(UpcallLimits::default());
+        let queues = new_queues(UpcallLimits::default());
         push(&queues, (0..100).map(|_| upcall(1, 60)));
         push(&queues, [upcall(2, 60), upcall(2, 60), upcall(3, 60)]);
         assert_eq!(take(&queues, 6), [1, 2, 3, 1, 2, 1]);
@@ -279,7 +279,7 @@ mod tests {
 
     #[test]
     fn waiting_packets_are_counted_by_the_length_of_their_queue() {
-        let queues = queues(UpcallLimits { packets: 3, ..UpcallLimits::default() });
+        let queues = new_queues(UpcallLimits { packets: 3, ..UpcallLimits::default() });
         push(&queues, (0..5).map(|_| upcall(1, 60)));
         push(&queues, [upcall(2, 60)]);
         take(&queues, 1);
@@ -293,7 +293,7 @@ mod tests {
     #[test]
     fn packets_are_refused_only_when_their_own_port_queue_is_full() {
         let limits = UpcallLimits { packets: 3, bytes: 1000, segments: 100 };
-        let queues = queues(limits);
+        let queues = new_queues(limits);
         assert_eq!(push(&queues, (0..5).map(|_| upcall(1, 60))), 2);
         assert_eq!(push(&queues, (0..3).map(|_| upcall(2, 60))), 0);
         // A packet longer than the limit may wait alone.
@@ -307,7 +307,7 @@ mod tests {
         let limits = UpcallLimits { packets: 4, bytes: 1000, segments: 100 };
         for lens in [[60; 6], [400; 6], [5000, 1, 1, 1, 1, 1], [1, 999, 0, 1, 0, 0]] {
             for before in 0..lens.len() {
-                let queues = queues(limits);
+                let queues = new_queues(limits);
                 push(&queues, lens[..before].iter().map(|&len| upcall(1, len)));
                 let mut predicted = queues.backlog(PortNo(1));
                 for &len in &lens[before..] {
@@ -329,13 +329,13 @@ mod tests {
             upcall.packet.offload.gso = Some(Gso { kind: GsoKind::TcpV4, size, ecn: false });
             upcall
         };
-        let queues = queues(limits);
+        let queues = new_queues(limits);
         assert_eq!(push(&queues, (0..10).map(|_| super_packet(10_000, 100))), 7);
         assert_eq!(push(&queues, [upcall(1, 60)]), 1, "it would be the 301st segment");
         assert_eq!(take(&queues, 1), [1]);
         assert_eq!(push(&queues, [upcall(1, 60)]), 0);
         // One alone may have more segments.
-        let queues = queues(limits);
+        let queues = new_queues(limits);
         assert_eq!(push(&queues, [super_packet(60_000, 36), upcall(1, 60)]), 1);
     }
 
@@ -348,7 +348,7 @@ mod tests {
 
     #[test]
     fn port_in_debt_waits_and_others_do_not() {
-        let queues = queues(UpcallLimits::default());
+        let queues = new_queues(UpcallLimits::default());
         push(&queues, [upcall(1, 60), upcall(1, 60), upcall(2, 60)]);
         put_in_debt(&queues, 1, Duration::from_millis(25));
         let begin = Instant::now();
@@ -362,7 +362,7 @@ mod tests {
 
     #[test]
     fn upcalls_of_a_port_in_debt_expire() {
-        let queues = queues(UpcallLimits::default());
+        let queues = new_queues(UpcallLimits::default());
         let Some(long_ago) = Instant::now().checked_sub(MAX_DEBT + Duration::from_millis(1)) else {
             return;
         };

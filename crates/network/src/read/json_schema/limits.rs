@@ -9,7 +9,7 @@ use ofctl::Ports;
 use toml::{Table, Value};
 
 /// The integers that a key of a table permits. Where the range depends on the tunnel, the widest.
-pub(super) const RANGES: [(&str, &str, i64, i64); 26] = [
+pub(super) const RANGES: [(&str, &str, i64, i64); 27] = [
     ("the network", "version", 1, 1),
     ("the network", "underlay_mtu", 576, 65_535),
     ("the network", "least_path_mtu", 576, 65_535),
