@@ -377,7 +377,7 @@ mod tests {
 
     #[test]
     fn take_returns_when_the_queues_are_stopped() {
-        let queues = Arc::new(queues(UpcallLimits::default()));
+        let queues = Arc::new(new_queues(UpcallLimits::default()));
         let taken = Arc::clone(&queues);
         let taker = std::thread::spawn(move || {
             taken.take(1, Duration::from_secs(60), &mut Vec::new(), &mut Vec::new())
