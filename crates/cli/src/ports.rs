@@ -118,8 +118,8 @@ mod tests {
         let text = "\
 NO  PORT  SWITCH  DEVICE   STATE  RX PACKETS  RX BYTES  TX PACKETS  TX BYTES  UPCALLS  PUNTED  \
             UPCALL CPU  PUNT CPU  LIMIT  DROPS
- 3  vm1   blue    tap vm1  up              2       196           0         0        7       8  \
-                1.25 s    0.01 s   25 %  flow_drop 3, hairpin 1
+ 3  vm1   blue    tap vm1  up              2       196           0         0        7       8      \
+            1.25 s    0.01 s   25 %  flow_drop 3, hairpin 1
 ";
         assert_eq!(table(&[port]).to_string(), text);
     }

@@ -297,13 +297,14 @@ fn examples(program: &Command) -> Vec<String> {
 /// The words of the first command of a shell command line. Two consecutive spaces start the
 /// explanation that follows the command in some examples.
 fn shell_words(line: &str) -> Vec<String> {
-    let (mut words, mut word, mut is_quoted) = (Vec::new(), String::new(), false);
+    let (mut words, mut word, mut quote) = (Vec::new(), String::new(), None);
     let mut characters = line.chars().peekable();
     while let Some(character) = characters.next() {
         match character {
-            '\'' => is_quoted = !is_quoted,
-            '|' if !is_quoted => break,
-            ' ' if !is_quoted => {
+            '\'' | '"' if quote.is_none() => quote = Some(character),
+            _ if quote == Some(character) => quote = None,
+            '|' if quote.is_none() => break,
+            ' ' if quote.is_none() => {
                 words.push(std::mem::take(&mut word));
                 if characters.peek() == Some(&' ') {
                     break;

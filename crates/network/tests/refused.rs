@@ -43,7 +43,7 @@ fn file_is_refused_when_it_is_no_network() {
 
 #[test]
 fn keys_are_refused_when_unknown_missing_or_of_the_wrong_type() {
-    check(include_str!("refused/keys.txt"), 22);
+    check(include_str!("refused/keys.txt"), 23);
 }
 
 #[test]
@@ -68,7 +68,7 @@ fn segments_are_refused_when_out_of_range_missing_or_taken() {
 
 #[test]
 fn mtus_are_refused_when_packets_cannot_fit() {
-    check(include_str!("refused/mtu.txt"), 12);
+    check(include_str!("refused/mtu.txt"), 13);
 }
 
 #[test]

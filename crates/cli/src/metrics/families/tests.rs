@@ -175,8 +175,8 @@ fn number_of_samples_is_bounded_when_there_are_ten_thousand_ports() {
     let distinct: BTreeSet<_> = samples.iter().map(|(name, _)| name).collect();
     assert_eq!(distinct.len(), samples.len(), "each sample is there once");
     let of_ports = samples.iter().filter(|(name, _)| name.contains("port=\"vm")).count();
-    // Each port has six counters, three drop reasons, and two samples about connections.
-    assert_eq!(of_ports, PORTS as usize * 11);
+    // Each port has eleven counters, three drop reasons, and two samples about connections.
+    assert_eq!(of_ports, PORTS as usize * 16);
     // The zone of each port has one more sample.
     let others = samples.len() - of_ports - PORTS as usize;
     assert!(others < 400, "{others} samples do not depend on ports");
