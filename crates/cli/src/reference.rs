@@ -148,7 +148,13 @@ fn is_valid_line(page: &str, line: &str) -> bool {
 /// True for a part of a command line of one of the programs, whose subcommands and options must
 /// exist. Arguments may be missing.
 fn is_known_fragment(page: &str, words: &[&str]) -> bool {
-    let line = words.join(" ");
+    // `weft` hands the arguments of these two to `weft-bench`.
+    let line = match words {
+        ["weft", "bench", rest @ ..] => [&["weft-bench"], rest].concat().join(" "),
+        ["weft", "demo", ..] => words.join(" ").replacen("weft", "weft-bench", 1),
+        _ => words.join(" "),
+    };
+    let words: Vec<_> = line.split(' ').collect();
     let Some(program) = programs().into_iter().find(|of| is_first(of, &line)) else { return false };
     let mut command = &program;
     for word in &words[1..] {
