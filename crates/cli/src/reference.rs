@@ -155,7 +155,10 @@ fn is_known_fragment(page: &str, words: &[&str]) -> bool {
         _ => words.join(" "),
     };
     let words: Vec<_> = line.split(' ').collect();
-    let Some(program) = programs().into_iter().find(|of| is_first(of, &line)) else { return false };
+    let program = programs().into_iter().find(|of| is_first(of, &line));
+    let Some(mut program) = program else { return false };
+    // Adds `--help` and `--version`.
+    program.build();
     let mut command = &program;
     for word in &words[1..] {
         if let Some(subcommand) = command.find_subcommand(word) {
