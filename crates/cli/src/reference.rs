@@ -130,7 +130,7 @@ fn commands_that_the_documents_name_exist() {
             }
         }
     }
-    assert!(lines > 40 && fragments > 100, "{lines} lines, {fragments} fragments found");
+    assert!(lines > 25 && fragments > 150, "{lines} lines, {fragments} fragments found");
 }
 
 /// True for a command line of one of the programs, which must accept it.
