@@ -128,25 +128,26 @@ impl Engine {
         let end = Instant::now() + self.limits.revalidate / SHARE;
         let all = self.records().len().max(lock(&self.self_check).in_last_round);
         let share = self.limits.revalidate.as_secs_f64() / ROUND.as_secs_f64();
-        let mut left = CHECKED.max((all as f64 * share).ceil() as usize);
-        loop {
-            let checked = self.check_next(published)?;
-            left = left.saturating_sub(checked);
+        // Nearly all pages of a large datapath are full. A small one is checked page by page, too,
+        // because each page costs the workers that hold its megaflows.
+        let pages = (all as f64 * share / CHECKED as f64).ceil() as usize;
+        for _ in 0..pages.max(1) {
+            self.check_next(published)?;
             let is_round_over = lock(&self.self_check).in_round == 0;
-            if left == 0 || is_round_over || Instant::now() >= end {
-                return Ok(());
+            if is_round_over || Instant::now() >= end {
+                break;
             }
         }
+        Ok(())
     }
 
-    /// Checks the next few megaflows. Returns how many there were.
-    fn check_next(&self, published: &PublishedProgram) -> Result<usize, DatapathError> {
+    /// Checks the megaflows of the next page.
+    fn check_next(&self, published: &PublishedProgram) -> Result<(), DatapathError> {
         let mut check = lock(&self.self_check);
         let from = check.at;
         let (held, next) = self.datapath.dump(from, CHECKED)?;
         check.advance(held.len(), next);
-        let checked = held.len();
-        self.counters.self_checks.add(checked);
+        self.counters.self_checks.add(held.len());
         let held: Vec<(Megaflow, FlowKey)> = held
             .into_iter()
             .map(|(megaflow, _)| {
@@ -167,7 +168,7 @@ impl Engine {
         if !suspects.is_empty() {
             self.delete_wrong(published, from, suspects)?;
         }
-        Ok(checked)
+        Ok(())
     }
 
     fn damaged(&self, held: &[(Megaflow, FlowKey)]) -> Result<HashSet<MegaflowId>, DatapathError> {
