@@ -1,8 +1,8 @@
 //! `cargo xtask advisories`: checks the crates in Cargo.lock for known vulnerabilities, with
 //! cargo-deny and RustSec's database.
 //!
-//! CI does not fetch the database. It only checks that Cargo.lock has the same crates of others as at
-//! the last check.
+//! CI does not fetch the database. It only checks that Cargo.lock has the same crates of others as
+//! at the last check.
 
 use std::fs;
 use std::io::Write;
@@ -16,8 +16,8 @@ use crate::run::{cargo, run, target_dir};
 
 const VERSION: &str = "0.20.2";
 const DATABASE: &str = "https://github.com/RustSec/advisory-db";
-/// The file that records the last check: a hash of the crates of others in Cargo.lock, and the commit
-/// of the database.
+/// The file that records the last check: a hash of the crates of others in Cargo.lock, and the
+/// commit of the database.
 const CHECKED: &str = "packaging/advisories.checked";
 
 /// The options of `cargo xtask advisories`.
