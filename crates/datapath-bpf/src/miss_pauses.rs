@@ -5,7 +5,7 @@
 //! port's misses, as `upcall_queue_full`. A program that takes tokens at the same moment may undo a
 //! pause. The misses are then punted, userspace charges the port for them, and pauses it again.
 
-use crate::abi::{weft_drop_key, weft_token_bucket};
+use crate::abi::{self, weft_drop_key, weft_token_bucket};
 use crate::map_error::MapError;
 use crate::object::LoadedObject;
 use crate::struct_bytes::struct_bytes;
@@ -76,7 +76,8 @@ impl MissPauses {
     /// What the programs have counted as `upcall_queue_full`.
     fn counted(&self, port: PortNo) -> Result<u64, MapError> {
         let reason = DropReason::UpcallQueueFull as u64;
-        let key = struct_bytes!(weft_drop_key { port_reason: u64::from(port.0) << 8 | reason });
+        let port = u64::from(port.0) << abi::WEFT_DROP_PORT_SHIFT;
+        let key = struct_bytes!(weft_drop_key { port_reason: port | reason });
         let cpus = self.drops.lookup_percpu(&key, MapFlags::ANY)?.unwrap_or_default();
         let counts = cpus.iter().filter_map(|cpu| cpu.first_chunk());
         Ok(counts.map(|count| u64::from_ne_bytes(*count)).sum())
