@@ -11,7 +11,7 @@ use serde_json::Value;
 use crate::{Error, Result};
 
 /// How long a response may take.
-const ANSWER_LIMIT: Duration = Duration::from_secs(5);
+const ANSWER_LIMIT: Duration = Duration::from_secs(20);
 
 /// The form of a response.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -26,7 +26,7 @@ pub(crate) enum ReplyForm {
 /// stream. Returns the response, or the line that ends the rows.
 ///
 /// # Errors
-/// The daemon does not respond within 5 s, or responds with an error.
+/// The daemon does not respond within 20 s, or responds with an error.
 pub(crate) fn ask(
     control: &Path,
     request: &Value,
