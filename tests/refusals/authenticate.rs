@@ -109,6 +109,18 @@ fn blocked(target: &Target) -> u64 {
     count.expect("a count")
 }
 
+/// The level of the doctor's finding about IPsec on the target, and what it has seen.
+fn ipsec_finding(target: &Target) -> (String, String) {
+    let mut weft = target.lab.hosts[0].netns.program(WEFT);
+    weft.args(["doctor", "--json", "--nic"]).arg(target.lab.hosts[0].uplink.name);
+    let output = weft.output().expect("weft can be started");
+    let report: serde_json::Value = serde_json::from_slice(&output.stdout).expect("a report");
+    let findings = report["findings"].as_array().expect("findings");
+    let finding = findings.iter().find(|finding| finding["check"] == "ipsec").expect("the check");
+    let text = |key: &str| finding[key].as_str().unwrap_or_default().to_owned();
+    (text("level"), text("seen"))
+}
+
 /// IPsec below the tunnels depends on it.
 #[test]
 fn packets_that_a_policy_of_ipsec_forbids_are_dropped_when_threads_forward() {
@@ -125,9 +137,11 @@ fn packets_that_a_policy_of_ipsec_forbids_are_dropped_when_threads_forward() {
     let plain = vxlan(&target.outer, &target.forbidden());
     (0..PACKETS).for_each(|_| target.wire.send(&plain));
     wait_until(PATIENCE, "all are blocked", || blocked(&target) >= before + PACKETS);
+    assert_eq!(ipsec_finding(&target), ("warn".to_owned(), "IPsec policies: 1".to_owned()));
     let mut ip = target.lab.hosts[0].netns.program("ip");
     ip.args(["xfrm", "policy", "flush"]);
     assert!(ip.status().expect("ip can be started").success(), "policies can be removed");
+    assert_eq!(ipsec_finding(&target), ("pass".to_owned(), "IPsec policies: 0".to_owned()));
     let seen = target.seen(vxlan, &[]);
     assert!(!seen.iter().any(|frame| contains(frame, FORBIDDEN)), "delivered");
     target.finish();

@@ -47,6 +47,7 @@ fn healthy() -> HostFacts {
         mitigations: mitigations.into_iter().map(pairs).collect(),
         memlock: Some(Memlock { soft: 8 << 20, hard: 8 << 20 }),
         backlog_drops: Some(0),
+        ipsec_policies: Some(0),
         ..HostFacts::default()
     }
 }
@@ -133,6 +134,7 @@ const FAULTS: &[Fault] = &[
         Level::Fail,
         "sysctl -w net.netfilter.nf_conntrack_max=1048576",
     ),
+    (|h| h.ipsec_policies = Some(3), "ipsec", Level::Warn, "weft run --datapath user"),
     (|h| mitigate(h, "meltdown", "Mitigation: PTI"), "mitigations", Level::Warn, "pti=off"),
     (|h| mitigate(h, "retbleed", "Mitigation: IBRS"), "mitigations", Level::Warn, "retbleed=off"),
     (

@@ -136,6 +136,9 @@ messages! {
     KERNEL_DATAPATH_STARTED: INFO, "kernel-datapath-started",
         "The kernel datapath forwards.",
         "";
+    IPSEC_BYPASSED: WARN, "ipsec-bypassed",
+        "The host has IPsec policies, but the kernel datapath sends and receives in clear text.",
+        "If tunnels are to be encrypted, run weft with --datapath user and VXLAN or Geneve.";
     OLD_STATE_REMOVED: INFO, "old-state-removed",
         "Pinned state of an earlier daemon was removed, because the user datapath does not \
          use it.",

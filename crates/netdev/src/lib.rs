@@ -43,6 +43,7 @@ pub mod terminal;
 pub mod thread_clock;
 pub mod udp;
 pub mod unix;
+mod xfrm;
 
 pub use error::{Error, Result};
 pub use ethtool::Ethtool;
@@ -57,3 +58,4 @@ pub use netlink::{
 pub use netns::{Netns, OwnedNetns};
 pub use netns_lock::NetnsLock;
 pub use steering::{CpuMask, RxQueue, Steering};
+pub use xfrm::ipsec_policies;

@@ -108,7 +108,10 @@ impl PreparedProvider {
         let DatapathChoice { kind, reason } = choice;
         let prepared = match kind {
             Kind::Kernel => match PreparedKernelDatapath::load(config.clone(), bpf_fs) {
-                Ok(kernel) => Prepared::Kernel(Box::new(kernel)),
+                Ok(kernel) => {
+                    warn_of_ipsec();
+                    Prepared::Kernel(Box::new(kernel))
+                }
                 Err(StartError::Unsupported(error)) => {
                     return Err(error).context("this host does not support the kernel datapath");
                 }
@@ -161,6 +164,19 @@ impl PreparedProvider {
             }
         };
         Ok(ActiveProvider { provider, reason })
+    }
+}
+
+/// Warns if the host has IPsec policies. Programs that send tunnel packets bypass them.
+fn warn_of_ipsec() {
+    // A failure is no reason not to start. The doctor checks this, too.
+    let policies = netdev::ipsec_policies().unwrap_or(0);
+    if policies > 0 {
+        messages::log!(
+            IPSEC_BYPASSED,
+            policies,
+            "the kernel datapath does not obey the IPsec policies of this host"
+        );
     }
 }
 

@@ -26,6 +26,7 @@ pub fn findings(host: &HostFacts, nics: &[NicFacts]) -> Vec<Finding> {
     findings.extend(congestion_control(host));
     findings.extend(path_mtu_discovery(host));
     findings.extend(conntrack(host));
+    findings.extend(ipsec(host));
     findings.push(mitigations(host));
     findings
 }
@@ -245,6 +246,21 @@ fn conntrack(host: &HostFacts) -> Option<Finding> {
     let action = Action::Sysctl { key: KEY.to_owned(), value, was };
     let level = if count >= most { Level::Fail } else { Level::Warn };
     Some(finding.worse(level, Fix::safe(action)))
+}
+
+fn ipsec(host: &HostFacts) -> Option<Finding> {
+    let policies = host.ipsec_policies?;
+    let finding = Finding::pass(
+        "ipsec",
+        HOST,
+        format!("IPsec policies: {policies}"),
+        "the kernel datapath sends and receives past IPsec policies: in clear text",
+    );
+    if policies == 0 {
+        return Some(finding);
+    }
+    let fix = "if they are to encrypt tunnels: weft run --datapath user, with VXLAN or Geneve";
+    Some(finding.worse(Level::Warn, Fix::Command(fix.to_owned())))
 }
 
 /// Mitigations that flush buffers or stop speculation at every kernel entry or return.

@@ -39,6 +39,8 @@ pub struct HostFacts {
     pub bridges: Vec<String>,
     /// Tables of legacy iptables, whose rules the doctor does not read.
     pub old_tables: Vec<String>,
+    /// The number of IPsec policies; `None` if it cannot be read.
+    pub ipsec_policies: Option<u32>,
 }
 
 /// The sysctls that the checks use, except those of single devices.
@@ -85,6 +87,7 @@ impl HostFacts {
                 .map(|(soft, hard)| Memlock { soft, hard }),
             backlog_drops: backlog_drops(),
             old_tables: old_tables(),
+            ipsec_policies: netdev::ipsec_policies().ok(),
             bridges: links
                 .iter()
                 .filter(|link| link.kind.as_deref() == Some("bridge"))
