@@ -10,7 +10,24 @@ use nix::sys::signal::Signal;
 use std::net::IpAddr;
 use std::time::Duration;
 use testkit::host::wait_until;
-use testkit::require_root;
+use testkit::{require_program, require_root};
+
+/// A device without an Ethernet header, such as one of WireGuard, cannot be the uplink.
+#[test]
+fn daemon_ends_with_an_error_when_the_uplink_is_not_ethernet() {
+    require_root!();
+    require_program!("ip", "iproute2");
+    let lab = Lab::new(Setup::new("vxlan"));
+    let host = &lab.hosts[0];
+    host.netns.netlink().set_name(host.uplink.index, "eth9").expect("it can be renamed");
+    let mut ip = host.netns.program("ip");
+    ip.args(["tuntap", "add", "mode", "tun", "name", &host.uplink.name]);
+    assert!(ip.status().expect("ip can be started").success());
+    let mut daemon = Daemon::spawn(host, &lab.network_file(), &lab.control(0), &[]);
+    assert_eq!(daemon.wait_end(PATIENCE).code(), Some(1));
+    let stderr = daemon.stderr();
+    assert!(stderr.contains("the uplink eth0 is not an Ethernet device"), "{stderr}");
+}
 
 #[test]
 fn guest_is_reachable_again_after_its_tap_was_deleted() {

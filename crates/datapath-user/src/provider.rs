@@ -50,6 +50,11 @@ pub enum SetupError {
     /// An end point of the configuration is invalid.
     #[error(transparent)]
     Endpoint(#[from] EndpointError),
+    /// The uplink has no Ethernet header.
+    #[error(
+        "the uplink {0} is not an Ethernet device: name one, such as a gretap or vxlan device over {0}"
+    )]
+    NotEthernet(String),
     /// A thread cannot be started.
     #[error("cannot start a forwarding thread: {0}")]
     Thread(#[from] std::io::Error),
@@ -100,7 +105,11 @@ impl UserDatapath {
             return Err(SetupError::PortNumber(port.port));
         }
         let started = Instant::now();
-        let ifindex = Netlink::open()?.index_of(&config.uplink)?;
+        let uplink = Netlink::open()?.link(&config.uplink)?;
+        if !uplink.is_ethernet {
+            return Err(SetupError::NotEthernet(uplink.name));
+        }
+        let ifindex = uplink.index;
         let seed = punt.as_ref().map_or_else(EntropySeed::random, |punt| punt.entropy);
         let programs = punt.as_ref().map(|punt| Arc::clone(&punt.fast_path));
         let budgets = CpuBudgets::new(config.upcall_cpu_percent, programs);

@@ -11,7 +11,7 @@ use netlink_packet_core::{NLM_F_CREATE, NLM_F_EXCL, Nla};
 use netlink_packet_route::RouteNetlinkMessage;
 use netlink_packet_route::link::{
     InfoBridgePort, InfoData, InfoGeneve, InfoPortData, InfoPortKind, InfoVxlan, LinkAttribute,
-    LinkFlags, LinkInfo, LinkMessage, LinkXdp, XdpAttached,
+    LinkFlags, LinkInfo, LinkLayerType, LinkMessage, LinkXdp, XdpAttached,
 };
 use netlink_packet_route::nsid::{NsidAttribute, NsidMessage};
 use wire::MacAddr;
@@ -41,6 +41,8 @@ pub struct Link {
     pub name: String,
     /// Its MAC address; zero for devices that are not Ethernet.
     pub mac: MacAddr,
+    /// Its frames have an Ethernet header. So do those of the loopback device.
+    pub is_ethernet: bool,
     /// The MTU: the longest L3 packet, in bytes.
     pub mtu: u32,
     /// The largest MTU that it accepts, in bytes; 0 when the kernel does not report it.
@@ -392,6 +394,10 @@ impl Link {
             index: Ifindex(message.header.index),
             name: String::new(),
             mac: MacAddr::ZERO,
+            is_ethernet: matches!(
+                message.header.link_layer_type,
+                LinkLayerType::Ether | LinkLayerType::Loopback
+            ),
             mtu: 0,
             max_mtu: 0,
             up: flags.contains(LinkFlags::Up),
