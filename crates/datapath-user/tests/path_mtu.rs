@@ -9,7 +9,7 @@ use netdev::tap::Tap;
 use netdev::{Dad, IpNet};
 use packet::{Fit, Fragmenter, PacketBuf, fit, wire_len};
 use std::io::{Read, Write};
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpListener, TcpStream, UdpSocket};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, TcpListener, TcpStream, UdpSocket};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::thread::JoinHandle;
@@ -86,8 +86,10 @@ impl Lab {
 
     /// Sends 4 MB over one TCP connection; returns the largest segment of the sender.
     fn tcp(&self, v6: bool) -> u32 {
-        let to = SocketAddr::new(address(1, v6), 5001);
-        let listener = self.guests[1].run(|| TcpListener::bind(to)).unwrap();
+        // A free port: a process that another test forks keeps the sockets of a fixed one open
+        // until it executes its program.
+        let listener = self.guests[1].run(|| TcpListener::bind((address(1, v6), 0))).unwrap();
+        let to = listener.local_addr().unwrap();
         let sent: Vec<u8> = (0..4_000_000_u32).map(|i| (i % 251) as u8).collect();
         let receiver = std::thread::spawn(move || {
             let (mut stream, _) = listener.accept().unwrap();
@@ -107,8 +109,8 @@ impl Lab {
 
     /// Sends datagrams of `len` bytes of payload until one arrives.
     fn udp(&self, v6: bool, len: usize) {
-        let to = SocketAddr::new(address(1, v6), 5002);
-        let receiver = self.guests[1].run(|| UdpSocket::bind(to)).unwrap();
+        let receiver = self.guests[1].run(|| UdpSocket::bind((address(1, v6), 0))).unwrap();
+        let to = receiver.local_addr().unwrap();
         let sender = self.guests[0].run(|| UdpSocket::bind((address(0, v6), 0))).unwrap();
         receiver.set_nonblocking(true).unwrap();
         let payload: Vec<u8> = (0..len).map(|i| (i % 251) as u8).collect();
