@@ -115,6 +115,9 @@ pub fn exact(args: &Args, weft: PathBuf) -> Result<(), Failure> {
         return Err(interrupted(&now, options.contenders.len(), args.json.as_deref()));
     }
     if let Some(baseline) = baseline {
+        if baseline.kernel != now.kernel {
+            println!("the baseline was counted with {}", baseline.kernel);
+        }
         let excesses = confirmed(&baseline, &mut now, options, &kernel, &stop)?;
         excesses.iter().for_each(|excess| println!("over the baseline: {excess}"));
         if !excesses.is_empty() {

@@ -167,9 +167,11 @@ impl Baseline {
     ///
     /// # Errors
     /// The two were measured under different conditions (kernel, rounds or wire), or `now` has a
-    /// contender that this baseline does not have.
+    /// contender that this baseline does not have. A newer package of the same kernel version is no
+    /// different condition: Debian's security updates must not end all comparisons.
     pub fn excesses(&self, now: &Self) -> Result<Vec<Excess>> {
-        if (&self.kernel, self.rounds, self.wire) != (&now.kernel, now.rounds, now.wire) {
+        let conditions = |it: &Self| (kernel_version(&it.kernel).to_owned(), it.rounds, it.wire);
+        if conditions(self) != conditions(now) {
             let how = |it: &Self| format!("{}, {:?} and wire {}", it.kernel, it.rounds, it.wire);
             return Err(Error::Traffic(format!(
                 "cannot compare: the baseline was measured with {}, this with {}; update it with \
@@ -203,6 +205,12 @@ impl Baseline {
             }
         }
     }
+}
+
+/// The version in the name of Debian's kernel package, such as `linux-image-6.1.0` of
+/// `linux-image-6.1.0-57-amd64`, without the number of the ABI and the architecture.
+fn kernel_version(package: &str) -> &str {
+    package.rsplitn(3, '-').last().unwrap_or(package)
 }
 
 impl Row {
@@ -361,6 +369,18 @@ mod tests {
         let kept: Vec<_> = kept.counted().map(|row| row.contender.id()).collect();
         let all = Contender::all().into_iter().filter(|it| it.is_gated());
         assert!(all.map(Contender::id).all(|id| kept.contains(&id)), "{kept:?}");
+    }
+
+    #[test]
+    fn baselines_are_compared_when_the_kernel_has_only_a_newer_package() {
+        let of = |package: &str| Baseline {
+            kernel: package.to_owned(),
+            ..baseline(1000.0, Rounds::FULL)
+        };
+        let before = of("linux-image-6.1.0-56-amd64");
+        assert_eq!(before.excesses(&of("linux-image-6.1.0-57-amd64")).unwrap(), []);
+        let error = before.excesses(&of("linux-image-6.12.0-57-amd64")).unwrap_err().to_string();
+        assert!(error.contains("cannot compare"), "{error}");
     }
 
     #[test]
