@@ -18,6 +18,8 @@ use wire::MacAddr;
 pub const MTU: u16 = 1400;
 /// The time between two packets of a flow.
 const PACE: Duration = Duration::from_millis(1);
+/// A longer time between two replies is a pause of the flow.
+const PAUSE: Duration = Duration::from_millis(20);
 /// The number of replies that must arrive before a move, and again after it.
 const STEADY: u64 = 500;
 /// The limit for a pause of the flow, which even a busy machine does not reach. It is far above the
@@ -107,6 +109,8 @@ pub struct Outcome {
     pub lost: u64,
     /// The longest time between two replies.
     pub longest_pause: Duration,
+    /// The sum of all times between two replies that are longer than [`PAUSE`].
+    pub paused: Duration,
 }
 
 impl PacedFlow {
@@ -141,7 +145,7 @@ impl PacedFlow {
         self.wait_steady();
         self.stop.store(true, Ordering::Relaxed);
         let outcome = self.thread.join().expect("the flow does not panic");
-        let Outcome { sent, lost, longest_pause } = outcome;
+        let Outcome { sent, lost, longest_pause, .. } = outcome;
         let ms = longest_pause.as_secs_f64() * 1e3;
         report::peer("migration", &format!("{what}: {ms:.1} ms, {lost} of {sent} packets lost"));
         assert!(longest_pause < LIMIT, "{what}: {outcome:?}");
@@ -152,7 +156,7 @@ impl PacedFlow {
 /// Sends numbered packets until `stop` is set, and then waits for the last replies.
 fn pace(socket: &UdpSocket, stop: &AtomicBool, answers: &AtomicU64) -> Outcome {
     let (mut sent, mut received) = (0_u64, 0_u64);
-    let mut longest_pause = Duration::ZERO;
+    let [mut longest_pause, mut paused] = [Duration::ZERO; 2];
     let mut last = None;
     let mut next = Instant::now();
     let mut bytes = [0; 64];
@@ -161,7 +165,11 @@ fn pace(socket: &UdpSocket, stop: &AtomicBool, answers: &AtomicU64) -> Outcome {
         while let Ok(len) = socket.recv(&mut bytes) {
             assert_eq!(len, 8, "no other bytes come back");
             let now = Instant::now();
-            longest_pause = longest_pause.max(last.map_or(Duration::ZERO, |last| now - last));
+            let pause = last.map_or(Duration::ZERO, |last| now - last);
+            longest_pause = longest_pause.max(pause);
+            if pause > PAUSE {
+                paused += pause;
+            }
             last = Some(now);
             received += 1;
             answers.store(received, Ordering::Relaxed);
@@ -178,7 +186,7 @@ fn pace(socket: &UdpSocket, stop: &AtomicBool, answers: &AtomicU64) -> Outcome {
         }
         thread::sleep(Duration::from_micros(200));
     }
-    Outcome { sent, lost: sent.saturating_sub(received), longest_pause }
+    Outcome { sent, lost: sent.saturating_sub(received), longest_pause, paused }
 }
 
 /// A lab with a moving guest on `h1`, and one guest on each host that exchanges packets with it.
@@ -212,8 +220,9 @@ pub fn end_flows(flows: [PacedFlow; 2], what: &str, daemon: &Daemon) {
     let datapath = daemon.show().datapath;
     for (flow, host) in flows.into_iter().zip(["the old host", "the new host"]) {
         let outcome = flow.end(&format!("{what}, {datapath} datapath, from {host}"));
-        // All losses must be caused by the longest pause: no packet is lost before or after it.
-        let explained = outcome.longest_pause.as_millis() as u64 * 3 / 2 + 50;
+        // Packets are lost only in pauses: first until a switch has learned the new place, and then
+        // while the port changes its host. On a busy machine replies come between the two.
+        let explained = outcome.paused.as_millis() as u64 * 3 / 2 + 50;
         assert!(outcome.lost <= explained, "{outcome:?}");
     }
 }

@@ -19,8 +19,10 @@ use testkit::host::{TestHost, wait_until};
 /// Path of the program under test.
 pub const WEFT: &str = env!("CARGO_BIN_EXE_weft");
 
-/// How long a daemon may take to stop.
-const STOP_LIMIT: Duration = Duration::from_secs(10);
+/// How long a daemon may take to stop on a busy machine.
+const STOP_LIMIT: Duration = Duration::from_secs(30);
+/// The time within which the self-check finds every fault.
+const FAULT_LIMIT: Duration = Duration::from_secs(60);
 /// How long a test waits for a reply that must not arrive.
 const SILENCE: Duration = Duration::from_millis(300);
 
@@ -214,7 +216,7 @@ impl Daemon {
     /// `before`.
     pub fn wait_finds_fault(&mut self, before: usize) {
         self.has_fault = true;
-        wait_until(PATIENCE, &format!("weft run, {}, finds the fault", self.host), || {
+        wait_until(FAULT_LIMIT, &format!("weft run, {}, finds the fault", self.host), || {
             self.faults() > before
         });
     }

@@ -21,6 +21,8 @@ use crate::report;
 
 /// The interval at which [`wait_until`] checks.
 const POLL_INTERVAL: Duration = Duration::from_millis(10);
+/// How long a change of the kernel's configuration may take on a busy machine.
+const PATIENCE: Duration = Duration::from_secs(20);
 
 /// Skips the calling test, recorded in the [`report`], unless the process may create network
 /// namespaces.
@@ -162,7 +164,7 @@ fn wire_end(host: &TestHost, name: String, network: u16, number: u8) -> WireEnd 
     for (address, len) in [(IpAddr::from(ip4), 24), (IpAddr::from(ip6), 64)] {
         let prefix = IpNet::new(address, len).expect("the length fits the family");
         host.netlink.add_address(link.index, prefix, Dad::Skip).expect("an address can be added");
-        wait_until(Duration::from_secs(5), "the kernel has installed the address", || {
+        wait_until(PATIENCE, "the kernel has installed the address", || {
             host.netlink.route_get(address, None).is_ok_and(|path| path.local)
         });
     }
