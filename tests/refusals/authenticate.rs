@@ -112,7 +112,7 @@ fn blocked(target: &Target) -> u64 {
 /// The level of the doctor's finding about IPsec on the target, and what it has seen.
 fn ipsec_finding(target: &Target) -> (String, String) {
     let mut weft = target.lab.hosts[0].netns.program(WEFT);
-    weft.args(["doctor", "--json", "--nic"]).arg(target.lab.hosts[0].uplink.name);
+    weft.args(["doctor", "--json", "--nic"]).arg(&target.lab.hosts[0].uplink.name);
     let output = weft.output().expect("weft can be started");
     let report: serde_json::Value = serde_json::from_slice(&output.stdout).expect("a report");
     let findings = report["findings"].as_array().expect("findings");
