@@ -2,6 +2,7 @@
 
 use std::fs;
 use std::ops::Sub;
+use std::time::Duration;
 
 use nix::sched::{CpuSet, sched_getaffinity, sched_setaffinity};
 use nix::unistd::Pid;
@@ -119,6 +120,28 @@ pub fn pin_current_thread(cpu: usize) -> Result<()> {
     sched_setaffinity(Pid::from_raw(0), &set).map_err(|errno| Error::os(what(), errno))
 }
 
+/// The processor time that the process `pid` has used, in user space and in the kernel, with that
+/// of its ended threads.
+///
+/// # Errors
+/// [`Error::is_not_found`] when the process does not exist.
+pub fn process_time(pid: u32) -> Result<Duration> {
+    let path = format!("/proc/{pid}/stat");
+    let text =
+        fs::read_to_string(&path).map_err(|error| Error::os(format!("read {path}"), error))?;
+    let ticks = process_ticks(&text)
+        .ok_or_else(|| Error::malformed(format!("read {path}"), "no utime and stime"))?;
+    Ok(Duration::from_secs_f64(ticks as f64 / ticks_per_second() as f64))
+}
+
+/// The sum of the fields 14 and 15 of `/proc/PID/stat`. The second field is a name in parentheses,
+/// which may contain spaces and parentheses.
+fn process_ticks(stat: &str) -> Option<u64> {
+    let mut fields = stat.rsplit_once(')')?.1.split_ascii_whitespace().skip(11);
+    let mut next = || fields.next()?.parse::<u64>().ok();
+    next()?.checked_add(next()?)
+}
+
 /// The resident memory of the process `pid`, in bytes.
 ///
 /// # Errors
@@ -177,6 +200,17 @@ mod tests {
         let spent = CpuTimes::now().unwrap() - before;
         assert!(spent.busy() > 0 && spent.busy() <= spent.total(), "{spent:?}");
         assert!(ticks_per_second() >= 1);
+    }
+
+    #[test]
+    fn time_of_a_process_is_read_when_its_name_has_parentheses() {
+        let stat = "7 (a) b) S 1 2 3 4 5 6 7 8 9 10 120 30 1 2";
+        assert_eq!(process_ticks(stat), Some(150));
+        for short in ["", "7 (a) S 1 2 3 4 5 6 7 8 9 10 120", "7 a S 1"] {
+            assert_eq!(process_ticks(short), None, "{short:?}");
+        }
+        assert!(process_time(std::process::id()).is_ok());
+        assert!(process_time(u32::MAX).unwrap_err().is_not_found());
     }
 
     #[test]

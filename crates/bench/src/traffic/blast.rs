@@ -10,6 +10,7 @@ use std::time::{Duration, Instant};
 use netdev::cpu::pin_current_thread;
 use nix::errno::Errno;
 use nix::sys::socket::{MsgFlags, MultiHeaders, sendmmsg};
+use nix::time::ClockId;
 
 use crate::{Error, Result};
 
@@ -31,6 +32,8 @@ pub enum Pace {
     FlatOut,
     /// Packets per second.
     PerSecond(f64),
+    /// As many packets as the sending thread can send in this share of a processor's time, 0 to 1.
+    CpuShare(f64),
 }
 
 /// A running sender. Dropping it ends it.
@@ -43,8 +46,10 @@ pub struct Blast {
 #[derive(Debug, Default)]
 struct SenderState {
     done: AtomicBool,
+    paused: AtomicBool,
     sent: AtomicU64,
     refused: AtomicU64,
+    cpu_ns: AtomicU64,
 }
 
 impl Blast {
@@ -104,9 +109,20 @@ impl Blast {
         self.shared.refused.load(Ordering::Relaxed)
     }
 
+    /// The processor time of the sending thread so far. It includes what the kernel does for a packet
+    /// before the system call returns.
+    pub fn cpu_time(&self) -> Duration {
+        Duration::from_nanos(self.shared.cpu_ns.load(Ordering::Relaxed))
+    }
+
     /// The number of the next packet, which is the number of packets that were sent or refused.
     pub fn next_number(&self) -> u64 {
         self.sent() + self.refused()
+    }
+
+    /// Suspends the sender, or lets it continue with the next packet.
+    pub fn set_paused(&self, paused: bool) {
+        self.shared.paused.store(paused, Ordering::Relaxed);
     }
 
     /// Ends the sender. Returns how many packets the kernel accepted.
@@ -144,7 +160,10 @@ fn send<S: AsFd>(
     let mut number = 0;
     let mut reopened = Instant::now();
     while !shared.done.load(Ordering::Relaxed) {
-        let count = clock.due().min(BATCH);
+        let cpu_time = current_thread_time();
+        shared.cpu_ns.store(cpu_time.as_nanos() as u64, Ordering::Relaxed);
+        let paused = shared.paused.load(Ordering::Relaxed);
+        let count = if paused { 0 } else { clock.due(cpu_time).min(BATCH) };
         if count == 0 {
             std::thread::sleep(NAP);
             continue;
@@ -180,29 +199,54 @@ fn send<S: AsFd>(
     }
 }
 
-/// The number of packets that are due.
+/// Decides how many packets are due.
 struct SendSchedule {
     pace: Pace,
     start: Instant,
-    passed: f64,
+    /// What the schedule has used so far: packets, or seconds of processor time.
+    used: f64,
+    /// The processor time of the thread when `used` was updated last.
+    cpu_time: Duration,
 }
 
 impl SendSchedule {
     fn new(pace: Pace) -> Self {
-        Self { pace, start: Instant::now(), passed: 0.0 }
+        Self { pace, start: Instant::now(), used: 0.0, cpu_time: Duration::ZERO }
     }
 
-    fn due(&mut self) -> usize {
-        let Pace::PerSecond(rate) = self.pace else { return usize::MAX };
+    /// The number of packets that may be sent now, by a thread that has used `cpu_time`.
+    fn due(&mut self, cpu_time: Duration) -> usize {
+        match self.pace {
+            Pace::FlatOut => usize::MAX,
+            Pace::PerSecond(rate) => self.unused(rate, 1.0) as usize,
+            Pace::CpuShare(share) => {
+                self.used += cpu_time.saturating_sub(self.cpu_time).as_secs_f64();
+                self.cpu_time = cpu_time;
+                if self.unused(share, 0.0) > 0.0 { usize::MAX } else { 0 }
+            }
+        }
+    }
+
+    /// What is left of `rate` times the elapsed time. At most the rate of [`CATCH_UP`] and `extra`
+    /// may be left; what is beyond that is lost.
+    fn unused(&mut self, rate: f64, extra: f64) -> f64 {
         let due = self.start.elapsed().as_secs_f64() * rate;
-        let most = CATCH_UP.as_secs_f64() * rate + 1.0;
-        self.passed = self.passed.max(due - most);
-        (due - self.passed).max(0.0) as usize
+        let most = CATCH_UP.as_secs_f64() * rate + extra;
+        self.used = self.used.max(due - most);
+        (due - self.used).max(0.0)
     }
 
     fn passed(&mut self, packets: usize) {
-        self.passed += packets as f64;
+        if let Pace::PerSecond(_) = self.pace {
+            self.used += packets as f64;
+        }
     }
+}
+
+/// The processor time that the calling thread has used.
+fn current_thread_time() -> Duration {
+    // The clock of the own thread always exists.
+    ClockId::CLOCK_THREAD_CPUTIME_ID.now().map_or(Duration::ZERO, Duration::from)
 }
 
 #[cfg(test)]
@@ -229,10 +273,20 @@ mod tests {
     #[test]
     fn delay_is_caught_up_on_only_for_a_moment() {
         let start = Instant::now() - Duration::from_secs(10);
-        let mut clock = SendSchedule { pace: Pace::PerSecond(1000.0), start, passed: 0.0 };
-        assert!((20..=22).contains(&clock.due()), "{}", clock.passed);
+        let mut clock = SendSchedule { start, ..SendSchedule::new(Pace::PerSecond(1000.0)) };
+        assert!((20..=22).contains(&clock.due(Duration::ZERO)), "{}", clock.used);
         clock.passed(20);
-        assert!(clock.due() <= 2);
-        assert_eq!(SendSchedule::new(Pace::FlatOut).due(), usize::MAX);
+        assert!(clock.due(Duration::ZERO) <= 2);
+        assert_eq!(SendSchedule::new(Pace::FlatOut).due(Duration::ZERO), usize::MAX);
+    }
+
+    #[test]
+    fn nothing_is_due_when_the_thread_has_used_its_share() {
+        let start = Instant::now() - Duration::from_secs(10);
+        let mut clock = SendSchedule { start, ..SendSchedule::new(Pace::CpuShare(0.1)) };
+        assert_eq!(clock.due(Duration::ZERO), usize::MAX);
+        // A tenth of the last 20 ms is 2 ms.
+        assert_eq!(clock.due(Duration::from_millis(1)), usize::MAX);
+        assert_eq!(clock.due(Duration::from_millis(100)), 0);
     }
 }

@@ -19,6 +19,8 @@ const IP_LEN: usize = 20;
 const TRANSPORT: usize = IP + IP_LEN;
 /// Bytes of the shortest Ethernet frame, without its frame check sequence.
 pub const FRAME_LEN: usize = 60;
+/// Bytes of the super-packets, without the virtio-net header.
+const SUPER_PACKET_LEN: usize = 20_000;
 const UDP: u8 = 17;
 const TCP: u8 = 6;
 
@@ -79,6 +81,33 @@ impl<'a> Frame<'a> {
         bytes
     }
 
+    /// A TCP super-packet of [`SUPER_PACKET_LEN`] bytes. It requests its checksum and segmentation;
+    /// [`Frame::set_segment_len`] sets the length of the segments.
+    pub fn super_packet_template(from: (MacAddr, Ipv4Addr), to: (MacAddr, Ipv4Addr)) -> Vec<u8> {
+        let mut bytes = Self::syn_template(from, to);
+        bytes.resize(VNET_LEN + SUPER_PACKET_LEN, 0);
+        // ACK and PSH in place of SYN.
+        bytes[TRANSPORT + 13] = 0x18;
+        bytes[IP + 2..][..2].copy_from_slice(&((SUPER_PACKET_LEN - 14) as u16).to_be_bytes());
+        // VIRTIO_NET_HDR_F_NEEDS_CSUM, VIRTIO_NET_HDR_GSO_TCPV4, and the length of the headers.
+        bytes[..2].copy_from_slice(&[1, 1]);
+        bytes[2..4].copy_from_slice(&((TRANSPORT - ETHERNET + 20) as u16).to_ne_bytes());
+        let mut frame = Frame::of(&mut bytes);
+        frame.set_checksum_place((TRANSPORT - ETHERNET) as u16, 16);
+        frame.update_checksum();
+        bytes
+    }
+
+    /// An ARP packet for IPv4 over Ethernet (RFC 826), of which [`Frame::set_arp`] sets the rest.
+    pub fn arp_template(from: (MacAddr, Ipv4Addr), to: (MacAddr, Ipv4Addr)) -> Vec<u8> {
+        let mut bytes = Self::udp_template(from, to);
+        bytes[IP..].fill(0);
+        bytes[ETHERNET + 12..][..2].copy_from_slice(&[0x08, 0x06]);
+        bytes[IP..][..6].copy_from_slice(&[0, 1, 0x08, 0, 6, 4]);
+        bytes[IP + 8..][..6].copy_from_slice(&from.0.0);
+        bytes
+    }
+
     /// The frame in `bytes`, which one of the templates created.
     pub fn of(bytes: &'a mut [u8]) -> Self {
         Self(bytes)
@@ -100,17 +129,32 @@ impl<'a> Frame<'a> {
         self.0[ETHERNET + 6..][..6].copy_from_slice(&from.0);
     }
 
-    /// Sets the EtherType.
-    pub fn set_ethertype(&mut self, ethertype: u16) {
-        self.0[ETHERNET + 12..][..2].copy_from_slice(&ethertype.to_be_bytes());
-    }
-
     /// Sets both IP addresses, and updates the header checksum.
     pub fn set_addresses(&mut self, from: Ipv4Addr, to: Ipv4Addr) {
         let header = &mut self.0[IP..][..IP_LEN];
         header[12..16].copy_from_slice(&from.octets());
         header[16..20].copy_from_slice(&to.octets());
         self.update_checksum();
+    }
+
+    /// Sets the operation, the sender's and the target's address of an ARP packet.
+    pub fn set_arp(&mut self, operation: u16, sender: Ipv4Addr, target: Ipv4Addr) {
+        let packet = &mut self.0[IP..];
+        packet[6..8].copy_from_slice(&operation.to_be_bytes());
+        packet[14..18].copy_from_slice(&sender.octets());
+        packet[24..28].copy_from_slice(&target.octets());
+    }
+
+    /// Sets the payload of each segment of a super-packet, in bytes.
+    pub fn set_segment_len(&mut self, len: u16) {
+        self.0[4..6].copy_from_slice(&len.to_ne_bytes());
+    }
+
+    /// Requests that the sum from byte `start` on be written to the byte `offset` after it.
+    pub fn set_checksum_place(&mut self, start: u16, offset: u16) {
+        self.0[0] = 1;
+        self.0[6..8].copy_from_slice(&start.to_ne_bytes());
+        self.0[8..10].copy_from_slice(&offset.to_ne_bytes());
     }
 
     fn update_checksum(&mut self) {
@@ -130,7 +174,9 @@ impl<'a> Frame<'a> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use wire::{EthernetPacket, EthernetRepr, Ipv4Packet, TcpPacket, TcpRepr, UdpPacket};
+    use wire::{
+        ArpPacket, ArpRepr, EthernetPacket, EthernetRepr, Ipv4Packet, TcpPacket, TcpRepr, UdpPacket,
+    };
 
     const A: MacAddr = MacAddr([2, 0, 0, 0, 0, 1]);
     const B: MacAddr = MacAddr([2, 0, 0, 0, 0, 2]);
@@ -165,6 +211,32 @@ mod tests {
             };
             assert_eq!(ports, (7, 9));
         }
+    }
+
+    #[test]
+    fn super_packet_has_its_headers_where_its_offloads_say() {
+        let at = (A, Ipv4Addr::new(10, 0, 0, 1));
+        let mut bytes = Frame::super_packet_template(at, at);
+        Frame::of(&mut bytes).set_segment_len(36);
+        let words = bytes[2..VNET_LEN].chunks_exact(2).filter_map(<[u8]>::first_chunk);
+        let words: Vec<u16> = words.map(|word| u16::from_ne_bytes(*word)).collect();
+        // The length of the headers, that of the segments, and the place of the TCP checksum.
+        assert_eq!((&bytes[..2], words.as_slice()), (&[1, 1][..], &[54, 36, 34, 16][..]));
+        let (ip, rest) = bytes[VNET_LEN + 14..].split_at(IP_LEN);
+        assert_eq!(checksum(ip), 0);
+        assert_eq!(usize::from(u16::from_be_bytes([ip[2], ip[3]])), IP_LEN + rest.len());
+        assert_eq!(rest[12..14], [0x50, 0x18]);
+    }
+
+    #[test]
+    fn arp_packet_is_read_back() {
+        let mut bytes = Frame::arp_template((A, Ipv4Addr::LOCALHOST), (B, Ipv4Addr::LOCALHOST));
+        let (sender, target) = (Ipv4Addr::new(10, 0, 0, 1), Ipv4Addr::new(10, 0, 0, 2));
+        Frame::of(&mut bytes).set_arp(1, sender, target);
+        let ethernet = EthernetPacket::new_checked(&bytes[VNET_LEN..]).unwrap();
+        assert_eq!(EthernetRepr::parse(&ethernet).ethertype, wire::EtherType(0x0806));
+        let arp = ArpRepr::parse(&ArpPacket::new_checked(ethernet.payload()).unwrap()).unwrap();
+        assert_eq!((arp.sender_mac, arp.sender_ip, arp.target_ip), (A, sender, target));
     }
 
     #[test]

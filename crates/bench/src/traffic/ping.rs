@@ -40,6 +40,17 @@ pub struct PingReport {
 }
 
 impl PingReport {
+    /// The report of the round-trip times of all requests, `None` for a request without a reply.
+    fn of(rtts: &[Option<Duration>]) -> Self {
+        let rtts_us: Vec<f64> = rtts.iter().flatten().map(|rtt| rtt.as_secs_f64() * 1e6).collect();
+        Self {
+            sent: rtts.len() as u32,
+            received: rtts_us.len() as u32,
+            rtt_max_us: rtts_us.iter().copied().max_by(f64::total_cmp),
+            rtt_median_us: median(rtts_us),
+        }
+    }
+
     /// True when every request was answered.
     pub fn is_complete(&self) -> bool {
         self.received == self.sent
@@ -106,18 +117,33 @@ impl Pinger {
     /// The network reports that the target is unreachable, or [`Error::Interrupted`]. A missing
     /// reply is not an error; the report counts it.
     pub fn run(&mut self, count: u32, stop: &Stop) -> Result<PingReport> {
-        let mut rtts_us = Vec::new();
+        let mut rtts = Vec::new();
         for _ in 0..count {
             stop.check()?;
-            let rtt = self.ping_once(ANSWER_TIMEOUT)?;
-            rtts_us.extend(rtt.map(|rtt| rtt.as_secs_f64() * 1e6));
+            rtts.push(self.ping_once(ANSWER_TIMEOUT)?);
         }
-        Ok(PingReport {
-            sent: count,
-            received: rtts_us.len() as u32,
-            rtt_max_us: rtts_us.iter().copied().max_by(f64::total_cmp),
-            rtt_median_us: median(rtts_us),
-        })
+        Ok(PingReport::of(&rtts))
+    }
+
+    /// Sends a request every `interval`, or after the reply to the previous one if that is later,
+    /// for `duration`.
+    ///
+    /// # Errors
+    /// Like [`Pinger::run`].
+    pub fn run_for(
+        &mut self,
+        duration: Duration,
+        interval: Duration,
+        stop: &Stop,
+    ) -> Result<PingReport> {
+        let start = Instant::now();
+        let mut rtts = Vec::new();
+        while start.elapsed() < duration {
+            let next = Instant::now() + interval;
+            rtts.push(self.ping_once(ANSWER_TIMEOUT)?);
+            stop.sleep(next.saturating_duration_since(Instant::now()))?;
+        }
+        Ok(PingReport::of(&rtts))
     }
 
     /// Sends one request. Returns the round-trip time of its reply; `None` after `timeout`.

@@ -5,6 +5,7 @@ use std::fmt::Write;
 use std::net::Ipv4Addr;
 
 use network::TunnelType;
+use packet::LEAST_SEGMENT_LEN;
 use wire::MacAddr;
 
 use crate::lab::{Guest, Lab, network_toml};
@@ -31,16 +32,51 @@ pub enum Attack {
     TupleSpace,
     /// TCP SYNs of tracked connections; no second packet follows on any of them.
     SynFlood,
+    /// ARP requests for random addresses, and replies of random senders to a router.
+    ArpStorm,
+    /// Frames from random MAC addresses, on a port that learns.
+    MacFlood,
+    /// TCP super-packets of the shortest segments that weft accepts, and of shorter ones.
+    ShortSegments,
+    /// Frames that request a checksum at a random place.
+    Checksums,
 }
 
 impl Attack {
+    /// All of them.
+    pub const ALL: [Self; 8] = [
+        Self::UpcallFlood,
+        Self::PortScan,
+        Self::TupleSpace,
+        Self::SynFlood,
+        Self::ArpStorm,
+        Self::MacFlood,
+        Self::ShortSegments,
+        Self::Checksums,
+    ];
+
+    /// Its name on the command line.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::UpcallFlood => "upcall-flood",
+            Self::PortScan => "port-scan",
+            Self::TupleSpace => "tuple-space",
+            Self::SynFlood => "syn-flood",
+            Self::ArpStorm => "arp-storm",
+            Self::MacFlood => "mac-flood",
+            Self::ShortSegments => "short-segments",
+            Self::Checksums => "checksums",
+        }
+    }
+
     /// The network file for the attack.
     pub fn network(self, lab: &Lab<'_>) -> String {
         let mut text = network_toml(lab, TunnelType::Geneve);
         match self {
             // The ACL entries that all attacks share suffice.
-            Self::UpcallFlood => {}
-            Self::PortScan => text += &wide(lab),
+            Self::UpcallFlood | Self::ShortSegments | Self::Checksums => {}
+            Self::PortScan | Self::ArpStorm => text += &wide(lab),
+            Self::MacFlood => text = learning(&text, lab.guest(0, 0)),
             Self::TupleSpace => text += &crossed_lists(),
             Self::SynFlood => return text + &stateful_lists(),
         }
@@ -55,61 +91,93 @@ impl Attack {
             // No guest listens on this port, so that arriving packets cost the guest little.
             Self::UpcallFlood => connections(from, to, 9, 0),
             Self::PortScan => {
-                let change = |number: u64, bytes: &mut [u8]| {
-                    let mut frame = Frame::of(bytes);
-                    let [high, low] = (scramble(number) as u16).to_be_bytes();
-                    frame.set_addresses(Ipv4Addr::from(SCANNER), Ipv4Addr::new(10, 78, high, low));
-                    frame.set_ports(40_000 + (number % 10_000) as u16, 22);
-                };
-                (Frame::syn_template(source, (ROUTER.0, target.1)), Box::new(change))
+                (Frame::syn_template(source, (ROUTER.0, target.1)), Box::new(scan_next))
             }
+            Self::TupleSpace => (Frame::udp_template(source, target), Box::new(use_next_mask)),
             Self::SynFlood => {
-                let to_ip = to.ip4();
                 let change = move |number: u64, bytes: &mut [u8]| {
                     let mut frame = Frame::of(bytes);
                     let (host, port) = connection(number);
-                    frame.set_addresses(host, to_ip);
+                    frame.set_addresses(host, target.1);
                     frame.set_ports(port, 9);
                 };
                 (Frame::syn_template(source, target), Box::new(change))
             }
-            Self::TupleSpace => {
+            Self::ArpStorm => {
+                let change = move |number, bytes: &mut [u8]| send_next_arp(source.0, number, bytes);
+                (Frame::arp_template(source, target), Box::new(change))
+            }
+            Self::MacFlood => {
+                let change = move |number: u64, bytes: &mut [u8]| {
+                    let [.., a, b, c, d] = scramble(number).to_be_bytes();
+                    Frame::of(bytes).set_macs(MacAddr([0x02, 0x66, a, b, c, d]), target.0);
+                };
+                (Frame::udp_template(source, target), Box::new(change))
+            }
+            Self::ShortSegments => {
                 let change = |number: u64, bytes: &mut [u8]| {
-                    let mut frame = Frame::of(bytes);
+                    let len = if number.is_multiple_of(2) { LEAST_SEGMENT_LEN } else { 8 };
+                    Frame::of(bytes).set_segment_len(len);
+                };
+                (Frame::super_packet_template(source, target), Box::new(change))
+            }
+            Self::Checksums => {
+                let change = |number: u64, bytes: &mut [u8]| {
                     let which = scramble(number);
-                    let (src, dst, src_port, dst_port) = LISTED;
-                    // One bit of each field differs from the ACL's value. Its position determines
-                    // the length of the matched prefix.
-                    let bit32 = |shift: u32| 1_u32 << (which >> shift & 31);
-                    let bit16 = |shift: u32| 1_u16 << (which >> shift & 15);
-                    let flip =
-                        |address: Ipv4Addr, bit: u32| Ipv4Addr::from(u32::from(address) ^ bit);
-                    frame.set_addresses(flip(src, bit32(0)), flip(dst, bit32(5)));
-                    frame.set_ports(src_port ^ bit16(10), dst_port ^ bit16(14));
+                    let (start, offset) = (14 + which % 28, (which >> 8) % 18);
+                    Frame::of(bytes).set_checksum_place(start as u16, offset as u16);
                 };
                 (Frame::udp_template(source, target), Box::new(change))
             }
         }
     }
+}
 
-    /// A packet from `from` that costs the switch as little as possible. It ends like the packets
-    /// of the attack: at `to`, or for the scan as a drop, because most of its targets do not exist.
-    pub fn harmless(self, from: &Guest, to: &Guest) -> Vec<u8> {
-        let mac = match self {
-            Self::UpcallFlood | Self::TupleSpace | Self::SynFlood => to.mac(),
-            Self::PortScan => NOBODY,
-        };
-        let mut bytes = Frame::udp_template((from.mac(), from.ip4()), (mac, to.ip4()));
-        if self == Self::SynFlood {
-            // The switch does not track frames that are not IP.
-            Frame::of(&mut bytes).set_ethertype(LOCAL_EXPERIMENT);
-        }
-        bytes
+/// Turns a packet into one to the next address of the scan.
+fn scan_next(number: u64, bytes: &mut [u8]) {
+    let mut frame = Frame::of(bytes);
+    let [high, low] = (scramble(number) as u16).to_be_bytes();
+    frame.set_addresses(SCANNER, Ipv4Addr::new(10, 78, high, low));
+    frame.set_ports(40_000 + (number % 10_000) as u16, 22);
+}
+
+/// Turns a packet into one that needs another megaflow mask.
+fn use_next_mask(number: u64, bytes: &mut [u8]) {
+    let mut frame = Frame::of(bytes);
+    let which = scramble(number);
+    let (src, dst, src_port, dst_port) = LISTED;
+    // One bit of each field differs from the ACL's value. Its position determines the length of
+    // the matched prefix.
+    let bit32 = |shift: u32| 1_u32 << (which >> shift & 31);
+    let bit16 = |shift: u32| 1_u16 << (which >> shift & 15);
+    let flip = |address: Ipv4Addr, bit: u32| Ipv4Addr::from(u32::from(address) ^ bit);
+    frame.set_addresses(flip(src, bit32(0)), flip(dst, bit32(5)));
+    frame.set_ports(src_port ^ bit16(10), dst_port ^ bit16(14));
+}
+
+/// Turns an ARP packet into a broadcast request for a random address, or into a reply of a random
+/// sender to the router.
+fn send_next_arp(own: MacAddr, number: u64, bytes: &mut [u8]) {
+    let [high, low] = (scramble(number) as u16).to_be_bytes();
+    let other = Ipv4Addr::new(10, 77, high, low);
+    let mut frame = Frame::of(bytes);
+    if number.is_multiple_of(2) {
+        frame.set_macs(own, MacAddr::BROADCAST);
+        frame.set_arp(ARP_REQUEST, SCANNER, other);
+    } else {
+        frame.set_macs(own, ROUTER.0);
+        frame.set_arp(ARP_REPLY, other, ROUTER.1);
     }
 }
 
-/// The EtherType for local experiments (IEEE 802 clause 9.2.3). Guests ignore it.
-const LOCAL_EXPERIMENT: u16 = 0x88b5;
+const ARP_REQUEST: u16 = 1;
+const ARP_REPLY: u16 = 2;
+
+/// The network file `text`, with a port that learns for `guest`.
+fn learning(text: &str, guest: &Guest) -> String {
+    let line = format!("[[logical_switch.port]]\nname = \"{}\"\n", guest.name());
+    text.replace(&line, &format!("{line}learn = true\n"))
+}
 
 /// ACLs that track all connections in both directions.
 fn stateful_lists() -> String {
@@ -122,10 +190,8 @@ fn stateful_lists() -> String {
     list("from-port") + &list("to-port")
 }
 
-/// A destination MAC address that no port has. The switch drops frames to it at once.
-const NOBODY: MacAddr = MacAddr([0x02, 0x77, 0, 0, 0xfe, 0xfe]);
 /// The scanner's address, that of the first guest of the first host.
-const SCANNER: [u8; 4] = [10, 77, 0, 11];
+const SCANNER: Ipv4Addr = Ipv4Addr::new(10, 77, 0, 11);
 
 /// An ACL entry for each field. A megaflow's mask then depends on the length of the common prefix
 /// with each entry.

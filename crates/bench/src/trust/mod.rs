@@ -4,16 +4,18 @@ mod attack;
 mod hostile;
 mod interruption;
 mod kill;
+mod peak;
 mod reload;
 pub mod report;
 mod soak;
 mod test_bed;
+mod victim;
 
 use std::fmt;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use attack::Attack;
+pub use attack::Attack;
 use network::TunnelType;
 use report::{CriterionResult, TrustReport};
 pub use soak::SoakChapter;
@@ -33,14 +35,8 @@ const PATIENCE: Duration = Duration::from_secs(60);
 /// A trust scenario.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum TrustScenario {
-    /// A guest sends nothing but new connections.
-    UpcallFlood,
-    /// A guest scans a /16.
-    PortScan,
-    /// A guest sends packets that each need another megaflow mask.
-    TupleSpace,
-    /// A guest sends nothing but SYNs of new connections through stateful ACLs.
-    SynFlood,
+    /// A guest attacks, and another guest is measured.
+    Attack(Attack),
     /// The network file is reloaded many times.
     Reload,
     /// The daemon is killed many times.
@@ -53,24 +49,16 @@ pub enum TrustScenario {
 
 impl TrustScenario {
     /// All of them.
-    pub const ALL: [Self; 8] = [
-        Self::UpcallFlood,
-        Self::PortScan,
-        Self::TupleSpace,
-        Self::SynFlood,
-        Self::Reload,
-        Self::Kill,
-        Self::Interruption,
-        Self::Soak,
-    ];
+    pub fn all() -> Vec<Self> {
+        let mut all = Attack::ALL.map(Self::Attack).to_vec();
+        all.extend([Self::Reload, Self::Kill, Self::Interruption, Self::Soak]);
+        all
+    }
 
     /// Its name on the command line.
     pub const fn name(self) -> &'static str {
         match self {
-            Self::UpcallFlood => "upcall-flood",
-            Self::PortScan => "port-scan",
-            Self::TupleSpace => "tuple-space",
-            Self::SynFlood => "syn-flood",
+            Self::Attack(attack) => attack.name(),
             Self::Reload => "reload",
             Self::Kill => "kill",
             Self::Interruption => "interruption",
@@ -80,7 +68,7 @@ impl TrustScenario {
 
     /// The scenario with this name.
     pub fn by_name(name: &str) -> Option<Self> {
-        Self::ALL.into_iter().find(|scenario| scenario.name() == name)
+        Self::all().into_iter().find(|scenario| scenario.name() == name)
     }
 
     /// Runs the scenario on two hosts with weft.
@@ -110,22 +98,19 @@ impl TrustScenario {
             datapath,
             seconds,
             attack_pace,
+            warm_up,
             reloads,
             kills,
             flows,
             only_reloads,
         } = options;
         let start = |text: &str| TestBed::start(lab, (weft, *datapath), text, None);
-        let hostile = |attack: Attack| {
-            let mut bed = start(&attack.network(lab))?;
-            let report = hostile::run(attack, &mut bed, *attack_pace, *seconds)?;
-            bed.stop().map(|()| report)
-        };
         match self {
-            Self::UpcallFlood => hostile(Attack::UpcallFlood),
-            Self::PortScan => hostile(Attack::PortScan),
-            Self::TupleSpace => hostile(Attack::TupleSpace),
-            Self::SynFlood => hostile(Attack::SynFlood),
+            Self::Attack(attack) => {
+                let mut bed = start(&attack.network(lab))?;
+                let report = hostile::run(attack, &mut bed, *attack_pace, [*warm_up, *seconds])?;
+                bed.stop().map(|()| report)
+            }
             Self::Reload => {
                 let mut bed = start(&reload::network(lab, false))?;
                 let report = reload::run(&mut bed, *reloads)?;
@@ -181,8 +166,10 @@ pub struct TrustOptions {
     pub datapath: TrustDatapath,
     /// The duration of each measurement.
     pub seconds: Duration,
-    /// The packet rate of the hostile guest.
+    /// How fast the hostile guest sends.
     pub attack_pace: Pace,
+    /// How long the hostile guest sends before the other guest is measured.
+    pub warm_up: Duration,
     /// The number of reloads.
     pub reloads: usize,
     /// The number of kills.

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::{Duration, Instant};
 
-use netdev::cpu::resident_bytes;
+use netdev::cpu::{process_time, resident_bytes};
 use serde_json::{Value, json};
 
 use crate::control::{ReplyForm, ask};
@@ -225,8 +225,7 @@ impl<'a> TestBed<'a> {
     /// # Errors
     /// The daemon is not running.
     pub fn footprint(&self, host: usize) -> Result<Footprint> {
-        let absent = || Error::Traffic(format!("no daemon runs on host {}", host + 1));
-        let pid = self.daemons[host].as_ref().ok_or_else(absent)?.pid();
+        let pid = self.pid(host)?;
         let count = |what: &str| -> Result<usize> {
             let path = format!("/proc/{pid}/{what}");
             Ok(fs::read_dir(&path).map_err(Error::io(format!("list {path}")))?.count())
@@ -236,6 +235,19 @@ impl<'a> TestBed<'a> {
             descriptors: count("fd")?,
             threads: count("task")?,
         })
+    }
+
+    /// The processor time that the daemon of `host` has used.
+    ///
+    /// # Errors
+    /// The daemon is not running.
+    pub fn cpu_time(&self, host: usize) -> Result<Duration> {
+        Ok(process_time(self.pid(host)?)?)
+    }
+
+    fn pid(&self, host: usize) -> Result<u32> {
+        let absent = || Error::Traffic(format!("no daemon runs on host {}", host + 1));
+        Ok(self.daemons[host].as_ref().ok_or_else(absent)?.pid())
     }
 
     /// All counters of the daemon of `host`, as `weft show --json` prints them.
