@@ -94,7 +94,7 @@ impl SttReceiver {
                 Err(reason) => forwarder.count_uplink_drop(reason),
             }
             // The buffer of the finished frame may be too short for the next segment.
-            self.reassembler.give_back(&mut self.packet);
+            self.reassembler.restore_buffer(&mut self.packet);
         }
     }
 

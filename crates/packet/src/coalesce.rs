@@ -140,7 +140,7 @@ impl<K: Copy + Eq> Coalescer<K> {
         packet.linearize();
         let segment = match classify_at(packet.head(), packet.located()) {
             MergeClass::Tcp(segment) => segment,
-            MergeClass::Blind => {
+            MergeClass::Unclassifiable => {
                 self.emit_where(|held| held.key == key, &mut emit);
                 emit(key, packet);
                 return None;

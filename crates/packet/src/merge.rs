@@ -25,7 +25,7 @@ pub(crate) enum MergeClass {
     /// A TCP segment.
     Tcp(Segment),
     /// A fragment or malformed frame, which may belong to an unknown TCP flow.
-    Blind,
+    Unclassifiable,
     /// Not TCP.
     Other,
 }
@@ -53,19 +53,19 @@ pub(crate) fn classify(frame: &[u8]) -> MergeClass {
 
 /// Classifies a frame whose headers are at `located`.
 pub(crate) fn classify_at(frame: &[u8], located: Result<Located, ParseError>) -> MergeClass {
-    let Ok(located) = located else { return MergeClass::Blind };
+    let Ok(located) = located else { return MergeClass::Unclassifiable };
     // A frame that is not IP has no protocol either.
     if located.protocol != Protocol::TCP {
         return MergeClass::Other;
     }
-    let Some(at) = whole(&located) else { return MergeClass::Blind };
+    let Some(at) = whole(&located) else { return MergeClass::Unclassifiable };
     if at.end < at.l4 + tcp::MIN_HEADER_LEN || !at.has_only_options(frame) {
-        return MergeClass::Blind;
+        return MergeClass::Unclassifiable;
     }
     let tcp = &frame[at.l4..at.end];
     let header_len = usize::from(tcp[12] >> 4) * 4;
     if header_len < tcp::MIN_HEADER_LEN || header_len > tcp.len() {
-        return MergeClass::Blind;
+        return MergeClass::Unclassifiable;
     }
     let flags = tcp[13];
     let plain_ip = at.is_v6 || (at.l4 - at.l3 == 20 && Sum::of(&frame[at.l3..at.l4]).is_valid());

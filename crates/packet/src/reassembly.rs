@@ -170,7 +170,7 @@ impl IpReassembler {
         match datagram.check(frame, &piece) {
             Err(Refusal::Fragment(reason)) => return Err(reason),
             Err(Refusal::Datagram(reason)) => {
-                self.lose(&piece.key, reason);
+                self.drop_datagram(&piece.key, reason);
                 return Err(reason);
             }
             Ok(()) => {}
@@ -196,7 +196,7 @@ impl IpReassembler {
     pub fn expire(&mut self, now_ms: u64) {
         let over = self.datagrams.iter().filter(|(_, datagram)| datagram.deadline_ms <= now_ms);
         let over: Vec<Key> = over.map(|(key, _)| key.clone()).collect();
-        over.iter().for_each(|key| self.lose(key, FragmentDrop::Expired));
+        over.iter().for_each(|key| self.drop_datagram(key, FragmentDrop::Expired));
     }
 
     /// The numbers of held fragments that were dropped since the last call, by source and reason.
@@ -210,7 +210,7 @@ impl IpReassembler {
         self.datagrams.is_empty() && self.lost.is_empty()
     }
 
-    fn lose(&mut self, key: &Key, reason: FragmentDrop) {
+    fn drop_datagram(&mut self, key: &Key, reason: FragmentDrop) {
         if let Some(datagram) = self.remove(key) {
             self.count(key.context.source, reason, datagram.pieces.len() as u64);
         }

@@ -22,7 +22,7 @@ const STT_HEADER_LEN: u16 = 18;
 /// the cost of a frame in many small pieces.
 const MAX_RANGES: usize = 64;
 /// The maximum number of unused buffers that are kept for later frames.
-const MAX_SPARES: usize = 4;
+const MAX_FREE_BUFFERS: usize = 4;
 
 /// The frame that a segment belongs to.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
@@ -149,7 +149,7 @@ pub struct SttReassembler {
     ages: BTreeMap<u64, (SttFrameKey, u64)>,
     next_serial: u64,
     bytes: usize,
-    spares: Vec<PacketBuf>,
+    free_buffers: Vec<PacketBuf>,
     /// The caller's buffer, while the caller has the last completed frame in another buffer.
     borrowed: Option<PacketBuf>,
     drops: [u64; SttDrop::ALL.len()],
@@ -165,7 +165,8 @@ impl SttReassembler {
     /// `now_ms` is a monotonic time in milliseconds.
     ///
     /// When the frame is complete, `packet` holds it, starting with the STT header. Its buffer may
-    /// then be another one, just large enough. [`SttReassembler::give_back`] restores the original.
+    /// then be another one, just large enough. [`SttReassembler::restore_buffer`] restores the
+    /// original.
     ///
     /// # Errors
     /// [`SttDrop`], which is counted. The segment was not added to a frame, and `packet` is
@@ -187,10 +188,10 @@ impl SttReassembler {
 
     /// Restores the buffer that the last [`SttReassembler::push`] took from `packet`, if it took
     /// one. `packet` is then empty, and the frame's buffer is kept for later frames.
-    pub fn give_back(&mut self, packet: &mut PacketBuf) {
+    pub fn restore_buffer(&mut self, packet: &mut PacketBuf) {
         if let Some(mut buffer) = self.borrowed.take() {
             buffer.reset(PacketBuf::HEADROOM);
-            self.spare(std::mem::replace(packet, buffer));
+            self.recycle(std::mem::replace(packet, buffer));
         }
     }
 
@@ -293,7 +294,7 @@ impl SttReassembler {
         if let Some(frame) = self.frames.remove(&key) {
             self.ages.remove(&frame.serial);
             self.bytes -= usize::from(frame.total);
-            self.spare(frame.buffer);
+            self.recycle(frame.buffer);
             self.count(reason);
         }
     }
@@ -304,18 +305,18 @@ impl SttReassembler {
 
     /// An empty buffer with the usual headroom and room for `len` bytes after it.
     fn buffer(&mut self, len: usize) -> PacketBuf {
-        if let Some(mut spare) = self.spares.pop() {
-            spare.reset(PacketBuf::HEADROOM);
-            if spare.headroom() == PacketBuf::HEADROOM && spare.spare_mut().len() >= len {
-                return spare;
+        if let Some(mut buffer) = self.free_buffers.pop() {
+            buffer.reset(PacketBuf::HEADROOM);
+            if buffer.headroom() == PacketBuf::HEADROOM && buffer.spare_mut().len() >= len {
+                return buffer;
             }
         }
         PacketBuf::with_capacity(PacketBuf::HEADROOM, len)
     }
 
-    fn spare(&mut self, buffer: PacketBuf) {
-        if self.spares.len() < MAX_SPARES {
-            self.spares.push(buffer);
+    fn recycle(&mut self, buffer: PacketBuf) {
+        if self.free_buffers.len() < MAX_FREE_BUFFERS {
+            self.free_buffers.push(buffer);
         }
     }
 }

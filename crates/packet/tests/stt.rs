@@ -81,10 +81,10 @@ fn give_back_restores_the_callers_buffer() {
             assert_eq!(progress == SttProgress::Pending, from == 0);
         }
         assert_eq!(packet.to_vec(), bytes);
-        reassembler.give_back(&mut packet);
+        reassembler.restore_buffer(&mut packet);
         assert!(packet.is_empty());
         assert_eq!(packet.spare_mut().as_ptr(), own, "the longest frame still fits");
-        reassembler.give_back(&mut packet);
+        reassembler.restore_buffer(&mut packet);
         assert_eq!(packet.spare_mut().as_ptr(), own, "a second call has no effect");
     }
 }
@@ -133,7 +133,7 @@ fn buffers_are_reused_when_large_enough() {
         }
         assert_eq!(packet.head(), &bytes[..usize::from(len)]);
         let storage = packet.head().as_ptr();
-        reassembler.give_back(&mut packet);
+        reassembler.restore_buffer(&mut packet);
         (storage, packet)
     };
     let _one_byte_too_small = receive(79);
