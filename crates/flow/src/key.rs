@@ -121,10 +121,10 @@ impl FlowMask {
     }
 
     /// The bits of `other` that the mask lacks.
-    pub fn lacks(&self, other: &Self) -> Self {
-        let mut lacked = other.clone();
-        lacked.0.iter_mut().zip(&self.0).for_each(|(need, have)| *need &= !have);
-        lacked
+    pub fn missing_bits(&self, other: &Self) -> Self {
+        let mut missing = other.clone();
+        missing.0.iter_mut().zip(&self.0).for_each(|(need, have)| *need &= !have);
+        missing
     }
 
     /// True when the two keys agree on every bit of the mask.

@@ -4,7 +4,7 @@ use packet::PacketBuf;
 use wire::checksum::{update_bytes, update_udp};
 use wire::{Fragment, Ipv4Packet, Ipv6Packet, Located, Protocol, icmp, ipv4, tcp, udp};
 
-use crate::rewrite::{Covered, FieldPosition, icmp_kind, write};
+use crate::rewrite::{ChecksumCoverage, FieldPosition, icmp_kind, write};
 
 /// A field of a quoted packet.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
@@ -129,7 +129,7 @@ fn bytes(head: &[u8], at: usize, len: usize) -> [u8; 16] {
 
 /// Writes `len` bytes in the ICMP error, and updates the error's checksum.
 fn set(packet: &mut PacketBuf, at: &Located, position: usize, len: usize, value: u128) {
-    let position = FieldPosition::new(position, len, 0, Covered::Transport);
+    let position = FieldPosition::new(position, len, 0, ChecksumCoverage::Transport);
     // Only SCTP rewrites can fail.
     let _ = write(packet, at, position, value, u128::MAX);
 }

@@ -64,10 +64,13 @@ pub(crate) fn set_icmp_mtu(packet: &mut PacketBuf, mtu: u32) {
     let Ok(at) = packet.located() else { return };
     let Some((l4, [kind, _])) = icmp_kind(packet.head(), &at) else { return };
     let (position, mtu) = match (at.ethertype, kind) {
-        (EtherType::IPV4, 3) => {
-            (FieldPosition::new(l4 + 6, 2, 0, Covered::Transport), mtu.min(u32::from(u16::MAX)))
+        (EtherType::IPV4, 3) => (
+            FieldPosition::new(l4 + 6, 2, 0, ChecksumCoverage::Transport),
+            mtu.min(u32::from(u16::MAX)),
+        ),
+        (EtherType::IPV6, 1 | 2) => {
+            (FieldPosition::new(l4 + 4, 4, 0, ChecksumCoverage::Transport), mtu)
         }
-        (EtherType::IPV6, 1 | 2) => (FieldPosition::new(l4 + 4, 4, 0, Covered::Transport), mtu),
         _ => return,
     };
     // Only SCTP rewrites can fail.
@@ -76,7 +79,7 @@ pub(crate) fn set_icmp_mtu(packet: &mut PacketBuf, mtu: u32) {
 
 /// The checksums that cover a field.
 #[derive(Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Covered {
+pub(crate) enum ChecksumCoverage {
     /// No checksum.
     No,
     /// The checksum of the IPv4 header.
@@ -95,12 +98,12 @@ pub(crate) struct FieldPosition {
     at: usize,
     len: usize,
     shift: u8,
-    covered: Covered,
+    coverage: ChecksumCoverage,
 }
 
 impl FieldPosition {
-    pub const fn new(at: usize, len: usize, shift: u8, covered: Covered) -> Self {
-        Self { at, len, shift, covered }
+    pub const fn new(at: usize, len: usize, shift: u8, coverage: ChecksumCoverage) -> Self {
+        Self { at, len, shift, coverage }
     }
 }
 
@@ -135,7 +138,7 @@ fn set_plain(head: &mut [u8], field: Field, position: FieldPosition, value: u128
 }
 
 fn ethernet_position(head: &[u8], field: Field) -> Option<FieldPosition> {
-    let plain = |at, len| FieldPosition::new(at, len, 0, Covered::No);
+    let plain = |at, len| FieldPosition::new(at, len, 0, ChecksumCoverage::No);
     let (tag, position) = match field {
         Field::EthDst => return Some(plain(0, 6)),
         Field::EthSrc => return Some(plain(6, 6)),
@@ -160,34 +163,34 @@ fn arp_position(head: &[u8], at: &Located, field: Field) -> Option<FieldPosition
         Field::ArpTpa => (24, 4),
         _ => return None,
     };
-    Some(FieldPosition::new(at.l3 + offset, len, 0, Covered::No))
+    Some(FieldPosition::new(at.l3 + offset, len, 0, ChecksumCoverage::No))
 }
 
 fn ip4_position(at: &Located, field: Field) -> Option<FieldPosition> {
-    let (offset, len, shift, covered) = match field {
-        Field::IpDscp => (0, 2, 2, Covered::Ip4Header),
-        Field::IpEcn => (0, 2, 0, Covered::Ip4Header),
-        Field::IpTtl => (8, 2, 8, Covered::Ip4Header),
-        Field::Ip4Src => (12, 4, 0, Covered::Address),
-        Field::Ip4Dst => (16, 4, 0, Covered::Address),
+    let (offset, len, shift, coverage) = match field {
+        Field::IpDscp => (0, 2, 2, ChecksumCoverage::Ip4Header),
+        Field::IpEcn => (0, 2, 0, ChecksumCoverage::Ip4Header),
+        Field::IpTtl => (8, 2, 8, ChecksumCoverage::Ip4Header),
+        Field::Ip4Src => (12, 4, 0, ChecksumCoverage::Address),
+        Field::Ip4Dst => (16, 4, 0, ChecksumCoverage::Address),
         _ => return None,
     };
-    Some(FieldPosition::new(at.l3 + offset, len, shift, covered))
+    Some(FieldPosition::new(at.l3 + offset, len, shift, coverage))
 }
 
 fn ip6_position(head: &[u8], at: &Located, field: Field) -> Option<FieldPosition> {
-    let (offset, len, shift, covered) = match field {
-        Field::IpDscp => (0, 4, 22, Covered::No),
-        Field::IpEcn => (0, 4, 20, Covered::No),
-        Field::Ip6Label => (0, 4, 0, Covered::No),
-        Field::IpTtl => (6, 2, 0, Covered::No),
-        Field::Ip6Src => (8, 16, 0, Covered::Address),
+    let (offset, len, shift, coverage) = match field {
+        Field::IpDscp => (0, 4, 22, ChecksumCoverage::No),
+        Field::IpEcn => (0, 4, 20, ChecksumCoverage::No),
+        Field::Ip6Label => (0, 4, 0, ChecksumCoverage::No),
+        Field::IpTtl => (6, 2, 0, ChecksumCoverage::No),
+        Field::Ip6Src => (8, 16, 0, ChecksumCoverage::Address),
         // With a routing header, the transport checksum covers the address in that header.
-        Field::Ip6Dst if has_route_left(head, at) => (24, 16, 0, Covered::No),
-        Field::Ip6Dst => (24, 16, 0, Covered::Address),
+        Field::Ip6Dst if has_route_left(head, at) => (24, 16, 0, ChecksumCoverage::No),
+        Field::Ip6Dst => (24, 16, 0, ChecksumCoverage::Address),
         _ => return None,
     };
-    Some(FieldPosition::new(at.l3 + offset, len, shift, covered))
+    Some(FieldPosition::new(at.l3 + offset, len, shift, coverage))
 }
 
 /// True when a routing header has segments left. Then the transport checksum covers the final
@@ -215,7 +218,8 @@ fn has_route_left(head: &[u8], at: &Located) -> bool {
 }
 
 fn transport_position(head: &[u8], at: &Located, field: Field) -> Option<FieldPosition> {
-    let transport = |at, len, shift| Some(FieldPosition::new(at, len, shift, Covered::Transport));
+    let transport =
+        |at, len, shift| Some(FieldPosition::new(at, len, shift, ChecksumCoverage::Transport));
     let l4 = at.l4?;
     let have = at.l3_end.min(head.len()).checked_sub(l4)?;
     match field {
@@ -253,7 +257,7 @@ fn transport_position(head: &[u8], at: &Located, field: Field) -> Option<FieldPo
 pub fn set_icmp_ident(packet: &mut PacketBuf, ident: u16) {
     let Ok(at) = packet.located() else { return };
     let Some((l4, _)) = icmp_kind(packet.head(), &at) else { return };
-    let position = FieldPosition::new(l4 + 4, 2, 0, Covered::Transport);
+    let position = FieldPosition::new(l4 + 4, 2, 0, ChecksumCoverage::Transport);
     // Only SCTP rewrites can fail.
     let _ = write(packet, &at, position, ident.into(), u128::MAX);
 }
@@ -312,17 +316,17 @@ pub(crate) fn write(
     if old == new {
         return Ok(());
     }
-    if position.covered == Covered::Transport && at.protocol == Protocol::SCTP {
+    if position.coverage == ChecksumCoverage::Transport && at.protocol == Protocol::SCTP {
         update_crc(packet, at, position.at, old, new)?;
     }
     packet.fields_mut()[position.at..position.at + position.len].copy_from_slice(new);
-    let in_ip4 = position.covered == Covered::Address && at.ethertype == EtherType::IPV4;
-    if in_ip4 || position.covered == Covered::Ip4Header {
+    let in_ip4 = position.coverage == ChecksumCoverage::Address && at.ethertype == EtherType::IPV4;
+    if in_ip4 || position.coverage == ChecksumCoverage::Ip4Header {
         let sum = at.l3 + ipv4::CHECKSUM_OFFSET;
         rewrite_u16(packet, sum, |sum| update_bytes(sum, old, new));
     }
-    if matches!(position.covered, Covered::Address | Covered::Transport) {
-        update_transport(packet, at, position.covered, old, new);
+    if matches!(position.coverage, ChecksumCoverage::Address | ChecksumCoverage::Transport) {
+        update_transport(packet, at, position.coverage, old, new);
     }
     Ok(())
 }
@@ -337,7 +341,7 @@ fn rewrite_u16(packet: &mut PacketBuf, at: usize, change: impl FnOnce(u16) -> u1
 fn update_transport(
     packet: &mut PacketBuf,
     at: &Located,
-    covered: Covered,
+    coverage: ChecksumCoverage,
     old: &[u8],
     new: &[u8],
 ) {
@@ -348,7 +352,9 @@ fn update_transport(
         // At the same offset, over the same pseudo header.
         Protocol::UDP | Protocol::UDP_LITE | Protocol::DCCP => udp::CHECKSUM_OFFSET,
         Protocol::ICMPV6 if is_v6 => icmp::CHECKSUM_OFFSET,
-        Protocol::ICMP if !is_v6 && covered == Covered::Transport => icmp::CHECKSUM_OFFSET,
+        Protocol::ICMP if !is_v6 && coverage == ChecksumCoverage::Transport => {
+            icmp::CHECKSUM_OFFSET
+        }
         _ => return,
     };
     if at.l3_end < l4 + offset + 2 {
@@ -361,8 +367,8 @@ fn update_transport(
         Checksum::Unverified | Checksum::Verified => false,
     };
     let protocol = at.protocol;
-    rewrite_u16(packet, l4 + offset, |sum| match (is_partial, covered) {
-        (true, Covered::Transport) => sum,
+    rewrite_u16(packet, l4 + offset, |sum| match (is_partial, coverage) {
+        (true, ChecksumCoverage::Transport) => sum,
         (true, _) => Sum::new().u16(sum).u16(!Sum::of(old).fold()).bytes(new).fold(),
         (false, _) if protocol == Protocol::UDP => {
             update_udp(sum, |sum| update_bytes(sum, old, new))

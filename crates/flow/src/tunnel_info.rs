@@ -98,11 +98,11 @@ impl TunnelInfo {
     /// The tunnel fields of a frame from a VLAN or QinQ link, which has no outer IP header. The key
     /// is [`TagLink::key`].
     pub fn of_link(link: TagLink) -> Self {
-        let nobody = IpAddr::V4(Ipv4Addr::UNSPECIFIED);
+        let unspecified = IpAddr::V4(Ipv4Addr::UNSPECIFIED);
         Self {
             id: link.key().0.into(),
-            source: nobody,
-            destination: nobody,
+            source: unspecified,
+            destination: unspecified,
             tos: 0,
             ttl: 0,
             flags: tun_flags::KEY,

@@ -116,7 +116,7 @@ fn fault_of(
         return None;
     }
     if !is_carried && !mask.covers(&translation.mask) {
-        return Some(Fault::MaskTooBroad(Box::new(mask.lacks(&translation.mask))));
+        return Some(Fault::MaskTooBroad(Box::new(mask.missing_bits(&translation.mask))));
     }
     (*translation.actions != *megaflow.actions).then_some(Fault::OtherActions(translation.actions))
 }

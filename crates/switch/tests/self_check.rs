@@ -103,5 +103,5 @@ fn lacking_bits_are_those_of_the_other_mask() {
     let (mut has, mut needs) = (FlowMask::default(), FlowMask::default());
     has.set(Field::TpDst, 0xfff0);
     needs.set(Field::TpDst, 0x0f0f);
-    assert_eq!(has.lacks(&needs).get(Field::TpDst), 0x000f);
+    assert_eq!(has.missing_bits(&needs).get(Field::TpDst), 0x000f);
 }

@@ -126,19 +126,19 @@ pub(crate) fn encap(
 /// Encodes the inner offload state for the STT header. Checksums that it cannot represent are
 /// completed first.
 fn describe(packet: &mut PacketBuf) -> Result<SttChecksum, DropReason> {
-    let told = match packet.offload.checksum {
+    let checksum = match packet.offload.checksum {
         Checksum::Unverified => SttChecksum::Unverified,
         Checksum::Verified => SttChecksum::Verified,
         Checksum::Partial { start, offset } => match partial(packet, start, offset) {
-            Some(told) => told,
+            Some(checksum) => checksum,
             None => {
                 packet::complete_checksum(packet).map_err(|_| DropReason::Segmentation)?;
                 SttChecksum::Verified
             }
         },
     };
-    match (packet.offload.gso, told) {
-        (None, _) | (Some(_), SttChecksum::Partial { tcp: true, .. }) => Ok(told),
+    match (packet.offload.gso, checksum) {
+        (None, _) | (Some(_), SttChecksum::Partial { tcp: true, .. }) => Ok(checksum),
         // STT can describe only TCP super-packets; others must be split earlier.
         _ => Err(DropReason::Segmentation),
     }
@@ -264,8 +264,8 @@ pub fn decap_stt(packet: &mut PacketBuf) -> Result<TunnelKey, DropReason> {
 
 /// The offload state from an STT header. It is checked against the frame, because a device would
 /// rely on it.
-fn offload(packet: &PacketBuf, told: SttChecksum) -> Result<Offload, DropReason> {
-    let (l4_offset, ipv4, tcp, mss) = match told {
+fn offload(packet: &PacketBuf, checksum: SttChecksum) -> Result<Offload, DropReason> {
+    let (l4_offset, ipv4, tcp, mss) = match checksum {
         SttChecksum::Unverified => return Ok(Offload::default()),
         // The sender verified the checksum before the frame crossed the network, so the guest must
         // verify it again.

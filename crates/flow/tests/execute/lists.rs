@@ -190,7 +190,7 @@ fn nesting_is_bounded() {
 }
 
 /// The actions of a router that solicits a next hop other than the packet's destination.
-fn asking() -> [Action; 2] {
+fn solicit_actions() -> [Action; 2] {
     let next_hop = Action::Set { field: Field::ArpTpa, value: 0x0a00_0001, mask: 0xffff_ffff };
     let solicitation = [next_hop, tag(), out(1), out(2)];
     [Action::Reply { reply: Reply::Arp, actions: solicitation.into() }, out(3)]
@@ -200,14 +200,14 @@ fn asking() -> [Action; 2] {
 fn router_asks_with_the_frame_that_is_sent() {
     let mut packet = spec(Kind::Udp).build().packet;
     let before = packet.to_vec();
-    let Recorder { events, .. } = Recorder::default().run(&asking(), &mut packet);
-    let [Event::Solicit(asked, first), Event::Port(1, one), Event::Port(2, other), last] =
+    let Recorder { events, .. } = Recorder::default().run(&solicit_actions(), &mut packet);
+    let [Event::Solicit(solicitation, first), Event::Port(1, one), Event::Port(2, other), last] =
         &events[..]
     else {
         panic!("{events:?}")
     };
-    assert_eq!((asked, first), (one, &out(1)));
-    assert_eq!((asked, &asked[42..46]), (other, &[10, 0, 0, 1][..]));
+    assert_eq!((solicitation, first), (one, &out(1)));
+    assert_eq!((solicitation, &solicitation[42..46]), (other, &[10, 0, 0, 1][..]));
     assert_eq!(*last, Event::Port(3, before));
 }
 
@@ -216,7 +216,7 @@ fn packet_is_counted_and_goes_on_when_the_router_may_not_ask() {
     let recorder = Recorder { asked: true, ..Recorder::default() };
     let mut packet = spec(Kind::Udp).build().packet;
     assert_eq!(
-        done(recorder.run(&asking(), &mut packet)),
+        done(recorder.run(&solicit_actions(), &mut packet)),
         ["solicit by Output(PortNo(1)): 46", "neighbour_asked", "port 3: 142"]
     );
 }

@@ -64,10 +64,10 @@ fn answer_comes_from_the_destination_by_the_way_of_the_packet() {
 #[test]
 fn mtu_is_1280_at_least_when_ipv6() {
     let original = packet(&long(Kind::Tcp, true));
-    for (mtu, said) in [(0, 1280), (1279, 1280), (1280, 1280), (1281, 1281), (65_535, 65_535)] {
+    for (mtu, reported) in [(0, 1280), (1279, 1280), (1280, 1280), (1281, 1281), (65_535, 65_535)] {
         let answer = too_big(&original, mtu, &BACK).unwrap();
         let message = Icmpv6Packet::new_checked(&answer.head()[54..]).unwrap();
-        assert_eq!(u32::from_be_bytes(message.rest()), said);
+        assert_eq!(u32::from_be_bytes(message.rest()), reported);
     }
     let short = |payload: usize| Spec { payload: vec![1; payload], ..Spec::of(Kind::Udp, true) };
     assert!(too_big(&packet(&short(1233)), 1200, &BACK).is_ok());
@@ -101,7 +101,7 @@ fn quoted_length_is_what_was_compared_when_a_checksum_is_asked_for_in_its_place(
         complete_misplaced_checksum(&mut guest).unwrap();
         let Fit::TooBig { mtu } = fit(&guest, 1400) else { continue };
         let answer = too_big(&guest, mtu, &BACK).unwrap();
-        assert_eq!(TooBig::parse_v4(&answer.head()[14..]).map(|told| told.mtu), Ok(1386));
+        assert_eq!(TooBig::parse_v4(&answer.head()[14..]).map(|reported| reported.mtu), Ok(1386));
         answers += 1;
     }
     assert!(answers > 50, "{answers} answers: expected one for each length from 1387 to 1478");
@@ -157,11 +157,11 @@ proptest! {
         } else {
             prop_assert!(answer.len() <= l3 + 576);
             let message = Icmpv4Packet::new_checked(&answer.head()[l3 + 20..]).unwrap();
-            let said = match Icmpv4Repr::parse(&message) {
+            let reported = match Icmpv4Repr::parse(&message) {
                 Ok(Icmpv4Repr::FragmentationNeeded { mtu, .. }) => Some(mtu),
                 _ => None,
             };
-            prop_assert_eq!(said, Some(mtu));
+            prop_assert_eq!(reported, Some(mtu));
         }
         prop_assert_eq!(answer.head()[..6].to_vec(), ETH_SRC.to_vec());
         prop_assert!(answer.head()[6..12] != ETH_DST);
@@ -187,7 +187,7 @@ proptest! {
 #[derive(Default)]
 struct Lengths {
     sent: Vec<usize>,
-    told: Vec<(usize, u16)>,
+    reported: Vec<(usize, u16)>,
 }
 
 impl ActionOutput for Lengths {
@@ -199,7 +199,7 @@ impl ActionOutput for Lengths {
         Ok(())
     }
     fn too_big(&mut self, packet: &PacketBuf, mtu: u16) {
-        self.told.push((packet.len(), mtu));
+        self.reported.push((packet.len(), mtu));
     }
     fn dropped(&mut self, _: DropReason, _: &PacketBuf) {}
 }
@@ -229,19 +229,19 @@ fn ipv6_packet_of_1280_bytes_is_sent_although_the_discovered_path_mtu_is_lower()
             let actions = [Action::Encap { endpoint, key }];
             let mut lengths = Lengths::default();
             flow::execute(&actions, &mut packet, &mut endpoints, &mut lengths);
-            (lengths.sent, lengths.told)
+            (lengths.sent, lengths.reported)
         };
         let limit = found - OVERHEAD;
         let sent = |ip_len: usize| (vec![14 + usize::from(OVERHEAD) + ip_len], vec![]);
-        let told = |ip_len: usize| (vec![], vec![(14 + ip_len, limit)]);
+        let reported = |ip_len: usize| (vec![], vec![(14 + ip_len, limit)]);
         assert_eq!(run(true, limit.into()), sent(limit.into()));
         if configured == 1500 {
             assert_eq!(run(true, 1280), sent(1280), "{found}");
         } else {
             assert_eq!(run(true, 1250), sent(1250), "the configured path MTU carries it");
-            assert_eq!(run(true, 1251), told(1251), "the configured path MTU does not");
+            assert_eq!(run(true, 1251), reported(1251), "the configured path MTU does not");
         }
-        assert_eq!(run(true, 1281), told(1281), "{found}");
-        assert_eq!(run(false, 1280), told(1280), "IPv4 guests obey");
+        assert_eq!(run(true, 1281), reported(1281), "{found}");
+        assert_eq!(run(false, 1280), reported(1280), "IPv4 guests obey");
     }
 }
