@@ -48,8 +48,9 @@ impl<T> RuleList<T> {
     /// The index of a rule, or `Err` with the index at which it would be inserted.
     fn find(&self, condition: Condition<'_>, rank: Rank) -> Result<usize, usize> {
         let first = self.rules.partition_point(|rule| rule.0 > rank);
-        let alike = self.rules.iter().skip(first).take_while(|rule| rule.0 == rank);
-        for (at, other) in (first..).zip(self.conditions.iter().skip(first).take(alike.count())) {
+        let same_rank = self.rules.iter().skip(first).take_while(|rule| rule.0 == rank);
+        for (at, other) in (first..).zip(self.conditions.iter().skip(first).take(same_rank.count()))
+        {
             match other.cmp(&condition) {
                 Ordering::Less => {}
                 Ordering::Equal => return Ok(at),

@@ -258,9 +258,9 @@ proptest! {
         let (mut numbers, classifier, oracle) = build(kind);
         for _ in 0..10 {
             let key = random_key(&mut numbers, kind.fields);
-            let (mut left, mut asked) = (refusals, Vec::new());
+            let (mut left, mut visited) = (refusals, Vec::new());
             let found = classifier.lookup(&key, None, &mut FlowMask::default(), |value, _| {
-                asked.push(value.number);
+                visited.push(value.number);
                 left = left.saturating_sub(1);
                 left == 0
             });
@@ -268,7 +268,7 @@ proptest! {
             let mut expected: Vec<_> = matching.map(|rule| rule.2.number).collect();
             prop_assert_eq!(found.is_some(), refusals.max(1) as usize <= expected.len());
             expected.truncate(refusals.max(1) as usize);
-            prop_assert_eq!(asked, expected);
+            prop_assert_eq!(visited, expected);
         }
     }
 }
@@ -334,21 +334,21 @@ fn rules_with_one_condition_are_told_apart_by_rank() {
         for (priority, id, value) in [(5, 2, 52), (5, 1, 51), (7, 9, 79), (5, 3, 53), (1, 1, 11)] {
             assert_eq!(classifier.insert(&condition, rank(priority, id), value), None);
         }
-        let asked = |classifier: &Classifier<u32>, better_than| {
-            let mut asked = Vec::new();
+        let visited = |classifier: &Classifier<u32>, better_than| {
+            let mut visited = Vec::new();
             let mut read = FlowMask::default();
             let found = classifier.lookup(&key, better_than, &mut read, |value, _| {
-                asked.push(*value);
+                visited.push(*value);
                 false
             });
             assert_eq!(found, None);
-            asked
+            visited
         };
-        assert_eq!(asked(&classifier, None), [79, 51, 52, 53, 11]);
-        assert_eq!(asked(&classifier, Some(rank(5, 2))), [79, 51]);
+        assert_eq!(visited(&classifier, None), [79, 51, 52, 53, 11]);
+        assert_eq!(visited(&classifier, Some(rank(5, 2))), [79, 51]);
         assert_eq!(classifier.insert(&condition, rank(5, 2), 520), Some(52));
         assert_eq!(classifier.remove(&condition, rank(7, 9)), Some(79));
         assert_eq!(classifier.remove(&condition, rank(7, 9)), None);
-        assert_eq!(asked(&classifier, None), [51, 520, 53, 11]);
+        assert_eq!(visited(&classifier, None), [51, 520, 53, 11]);
     }
 }
