@@ -149,9 +149,9 @@ fn learning_stops_at_the_port_limit_and_packets_are_still_forwarded() {
     assert_eq!(rig.send(1, &udp(3, 9, HERE)), (vec![2, 3, 4], false));
     let stats = rig.engine.stats();
     assert_eq!((stats.learned, stats.learn_accepted, stats.learn_refused_port_full), (1, 1, 2));
-    let [(port, taught)] = rig.engine.ports_of_stations()[..] else { panic!("one port") };
+    let [(port, usage)] = rig.engine.ports_of_stations()[..] else { panic!("one port") };
     assert_eq!(port.port, FdbPort::Port(PortNo(1)));
-    assert_eq!(taught, PortUsage { known: 1, refused: 2 });
+    assert_eq!(usage, PortUsage { known: 1, refused: 2 });
     // Stations of another port are learned. They are not moved to the port that is at its limit.
     assert_eq!(rig.send(2, &udp(4, 1, HERE)), (vec![1], true));
     assert_eq!(rig.send(1, &udp(4, 1, HERE)).0, [0_u32; 0]);
@@ -245,12 +245,12 @@ fn bindings_are_limited_per_port() {
     let bound = rig.engine.bindings();
     assert!(bound.iter().all(|(key, _)| key.port == PortKey::new(2).unwrap()));
     assert_eq!(bound.len(), 4);
-    let mut taught = rig.engine.ports_of_bindings();
-    taught.sort_unstable_by_key(|(at, _)| *at);
+    let mut usage = rig.engine.ports_of_bindings();
+    usage.sort_unstable_by_key(|(at, _)| *at);
     let guest = |number| FdbPort::Logical(PortKey::new(number).unwrap());
     let expected = [(guest(1), 2, 3), (guest(2), 2, 0)];
-    let taught = taught.into_iter().map(|(at, taught)| (at.port, taught.known, taught.refused));
-    assert!(taught.eq(expected));
+    let usage = usage.into_iter().map(|(at, usage)| (at.port, usage.known, usage.refused));
+    assert!(usage.eq(expected));
 }
 
 /// Guest 1 sends to addresses behind the port vm2, and guest 2 answers ARP requests.

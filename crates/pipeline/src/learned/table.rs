@@ -69,7 +69,7 @@ pub struct LearnedEntry<V> {
     pub value: V,
     /// The port that it was learned from, and when it was last learned or used. `None` for a
     /// configured entry, which never ages out.
-    taught: Option<(IngressPort, Instant)>,
+    learned_from: Option<(IngressPort, Instant)>,
     /// An event of another port about this key was refused.
     pub is_contested: bool,
 }
@@ -77,11 +77,11 @@ pub struct LearnedEntry<V> {
 impl<V> LearnedEntry<V> {
     /// When it was last learned or used; `None` for a configured entry.
     pub fn last_used(&self) -> Option<Instant> {
-        Some(self.taught?.1)
+        Some(self.learned_from?.1)
     }
 
     fn ingress(&self) -> Option<IngressPort> {
-        Some(self.taught?.0)
+        Some(self.learned_from?.0)
     }
 }
 
@@ -150,21 +150,21 @@ impl<K: Copy + Eq + Hash, V: Copy + PartialEq> LearnedTable<K, V> {
             Some(Some(before)) if before == ingress => return Ok(1),
             _ => {}
         }
-        let of_port = self.ports.get(&ingress).map_or(0, |port| port.known);
-        let left_of_port = self.limit.per_port.saturating_sub(of_port);
-        if left_of_port == 0 {
+        let port_entries = self.ports.get(&ingress).map_or(0, |port| port.known);
+        let port_capacity = self.limit.per_port.saturating_sub(port_entries);
+        if port_capacity == 0 {
             return Err(LearnRefusal::PortFull);
         }
         if old.is_some() {
             // The table does not grow when an entry moves to another port.
-            return Ok(left_of_port);
+            return Ok(port_capacity);
         }
         // Each added entry raises the port's count by one and lowers the free count by one. So the
         // port may add half of the difference of the two.
         let free = self.limit.total.saturating_sub(self.entries.len());
-        match free.saturating_sub(of_port).div_ceil(2) {
+        match free.saturating_sub(port_entries).div_ceil(2) {
             0 => Err(LearnRefusal::TableFull),
-            capacity => Ok(capacity.min(left_of_port)),
+            capacity => Ok(capacity.min(port_capacity)),
         }
     }
 
@@ -173,11 +173,12 @@ impl<K: Copy + Eq + Hash, V: Copy + PartialEq> LearnedTable<K, V> {
         self.insert(key, value, None)
     }
 
-    fn insert(&mut self, key: K, value: V, taught: Option<(IngressPort, Instant)>) -> bool {
-        if let Some((ingress, _)) = taught {
+    fn insert(&mut self, key: K, value: V, learned_from: Option<(IngressPort, Instant)>) -> bool {
+        if let Some((ingress, _)) = learned_from {
             self.ports.entry(ingress).or_default().known += 1;
         }
-        let old = self.entries.insert(key, LearnedEntry { value, taught, is_contested: false });
+        let old =
+            self.entries.insert(key, LearnedEntry { value, learned_from, is_contested: false });
         if let Some(old) = &old {
             self.uncount(old);
         }
@@ -208,7 +209,9 @@ impl<K: Copy + Eq + Hash, V: Copy + PartialEq> LearnedTable<K, V> {
     /// Notes that an entry is in use, which restarts its ageing. The caller decides whether a
     /// contested entry may be refreshed.
     pub fn refresh(&mut self, key: &K, now: Instant) {
-        if let Some(LearnedEntry { taught: Some((_, last_used)), .. }) = self.entries.get_mut(key) {
+        if let Some(LearnedEntry { learned_from: Some((_, last_used)), .. }) =
+            self.entries.get_mut(key)
+        {
             *last_used = now.max(*last_used);
         }
     }

@@ -139,13 +139,13 @@ fn compare(was: &[Rule<'_>], is: &[Rule<'_>]) -> Option<ChangedTable> {
     // Flows of the old program whose rows belong to several flows of the new one.
     let mut split = Vec::new();
     for rule in is {
-        let alike = unmatched.get_mut(&(rule.rank.priority, &rule.row));
-        let twin =
-            alike.and_then(|alike| alike.pop_if(|it| has_same_behaviour(it.flow, rule.flow)));
-        match twin {
-            Some(twin) => {
-                kept.push((twin.rank, rule.rank));
-                let address = Arc::as_ptr(twin.flow).addr();
+        let candidates = unmatched.get_mut(&(rule.rank.priority, &rule.row));
+        let counterpart = candidates
+            .and_then(|candidates| candidates.pop_if(|it| has_same_behaviour(it.flow, rule.flow)));
+        match counterpart {
+            Some(counterpart) => {
+                kept.push((counterpart.rank, rule.rank));
+                let address = Arc::as_ptr(counterpart.flow).addr();
                 let successor =
                     table.successors.entry(address).or_insert_with(|| Arc::clone(rule.flow));
                 if !Arc::ptr_eq(successor, rule.flow) {

@@ -65,7 +65,7 @@ impl Observer for KnownPasses<'_> {
 
     fn track(&mut self, request: &TrackRequest<'_>) -> AfterTracking {
         match self.passes.next() {
-            Some(pass) if is_asked(pass, request) => AfterTracking::Known(pass.result),
+            Some(pass) if is_same_request(pass, request) => AfterTracking::Known(pass.result),
             _ => {
                 self.differs = true;
                 AfterTracking::Suspend
@@ -75,7 +75,7 @@ impl Observer for KnownPasses<'_> {
 }
 
 /// Whether the program's request to the tracker is the one of this pass.
-fn is_asked(pass: &SteadyPass, request: &TrackRequest<'_>) -> bool {
+fn is_same_request(pass: &SteadyPass, request: &TrackRequest<'_>) -> bool {
     pass.zone == request.zone
         && pass.nat.as_ref() == request.nat
         && pass.commit.as_ref() == request.commit
