@@ -152,7 +152,7 @@ impl ProgramBuilder {
         let mut loader = Loader::for_a_host();
         for &tunnel in tunnels {
             let role = PortRole::Tunnel(tunnel);
-            loader.physical().set_port_role(Placement::tunnel_port(tunnel), role);
+            loader.program_mut().set_port_role(Placement::tunnel_port(tunnel), role);
         }
         Self {
             loader,
@@ -324,14 +324,14 @@ impl ProgramBuilder {
             let Some(row) = replica.get::<DatapathBinding>(uuid) else { continue };
             let Some(key) = datapath_key(&row) else { continue };
             let (name, kind) = name_and_kind(uuid, &row.external_ids);
-            let known = self.loader.physical().datapath(key);
+            let known = self.loader.program_mut().datapath(key);
             if known.is_some_and(|known| known.name == name && known.kind == kind) {
                 continue;
             }
             self.loader.remove_datapath(key);
             self.loader.add_datapath(key, &name, kind);
             for &tunnel in &self.tunnels {
-                self.loader.physical().set_tunnel(tunnel, key.0.into(), key);
+                self.loader.program_mut().set_tunnel(tunnel, key.0.into(), key);
             }
             self.datapaths.insert(uuid, key);
             added.insert(uuid);

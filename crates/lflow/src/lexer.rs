@@ -179,9 +179,9 @@ const fn is_name(byte: u8) -> bool {
     is_name_start(byte) || byte.is_ascii_digit()
 }
 
-/// The number of bytes at the beginning of `bytes` that satisfy `wanted`.
-fn run(bytes: &[u8], wanted: impl Fn(u8) -> bool) -> usize {
-    bytes.iter().position(|&byte| !wanted(byte)).unwrap_or(bytes.len())
+/// The number of bytes at the beginning of `bytes` that satisfy `is_part`.
+fn run(bytes: &[u8], is_part: impl Fn(u8) -> bool) -> usize {
+    bytes.iter().position(|&byte| !is_part(byte)).unwrap_or(bytes.len())
 }
 
 /// The token at the beginning of `text`, and its length in bytes.

@@ -65,19 +65,19 @@ struct DatapathNames {
 }
 
 impl DatapathNames {
-    fn meaning(&self, name: &str) -> Option<PortKey> {
+    fn key_of(&self, name: &str) -> Option<PortKey> {
         self.ports.get(name).or_else(|| self.groups.get(name)).copied()
     }
 
     /// The keys of those of `names` that exist in this datapath, in ascending order.
-    fn meanings(&self, names: &Set<Arc<str>>) -> Vec<u16> {
+    fn keys_of(&self, names: &Set<Arc<str>>) -> Vec<u16> {
         let own = self.ports.len() + self.groups.len();
         let mut keys: Vec<u16> = if names.len() <= own {
-            names.iter().filter_map(|name| self.meaning(name)).map(PortKey::value).collect()
+            names.iter().filter_map(|name| self.key_of(name)).map(PortKey::value).collect()
         } else {
             let own = self.ports.keys().chain(self.groups.keys());
-            let among = own.filter(|name| names.contains(*name));
-            among.filter_map(|name| self.meaning(name)).map(PortKey::value).collect()
+            let known = own.filter(|name| names.contains(*name));
+            known.filter_map(|name| self.key_of(name)).map(PortKey::value).collect()
         };
         keys.sort_unstable();
         keys.dedup();
@@ -178,14 +178,14 @@ impl ParsedFlow {
 struct RecordingScope<'a> {
     loader: &'a Loader,
     datapath: DatapathKey,
-    asked: RefCell<Vec<NameQuery>>,
+    queries: RefCell<Vec<NameQuery>>,
 }
 
 impl RecordingScope<'_> {
-    fn ask(&self, query: NameQuery) {
-        let mut asked = self.asked.borrow_mut();
-        if !asked.contains(&query) {
-            asked.push(query);
+    fn record(&self, query: NameQuery) {
+        let mut queries = self.queries.borrow_mut();
+        if !queries.contains(&query) {
+            queries.push(query);
         }
     }
 }
@@ -196,24 +196,24 @@ impl Scope for RecordingScope<'_> {
         if matches!(name, "none" | "") {
             return Some(0);
         }
-        self.ask(NameQuery::Port(self.loader.strings.find(name)));
-        self.loader.names.get(&self.datapath)?.meaning(name).map(PortKey::value)
+        self.record(NameQuery::Port(self.loader.strings.find(name)));
+        self.loader.names.get(&self.datapath)?.key_of(name).map(PortKey::value)
     }
 
     fn address_set(&self, name: &str) -> Option<&[Constant]> {
-        self.ask(NameQuery::AddressSet(self.loader.strings.find(name)));
+        self.record(NameQuery::AddressSet(self.loader.strings.find(name)));
         self.loader.address_sets.get(name).map(Vec::as_slice)
     }
 
     fn port_group(&self, name: &str) -> Option<PortGroupMembers> {
-        self.ask(NameQuery::PortGroup(self.loader.strings.find(name)));
+        self.record(NameQuery::PortGroup(self.loader.strings.find(name)));
         let names = self.loader.port_groups.get(name)?;
-        let keys = self.loader.names.get(&self.datapath).map(|own| own.meanings(names));
+        let keys = self.loader.names.get(&self.datapath).map(|own| own.keys_of(names));
         Some(PortGroupMembers { is_empty: names.is_empty(), keys: keys.unwrap_or_default() })
     }
 
     fn is_chassis_resident(&self, port: &str) -> bool {
-        self.ask(NameQuery::Resident(self.loader.strings.find(port)));
+        self.record(NameQuery::Resident(self.loader.strings.find(port)));
         self.loader.resident.get(port).copied().unwrap_or(!self.loader.has_only_residents)
     }
 }
@@ -252,7 +252,7 @@ impl Loader {
 
     /// The program, to set port roles and tunnels. Flows, datapaths and logical ports must be
     /// changed through the loader only.
-    pub fn physical(&mut self) -> &mut Program {
+    pub fn program_mut(&mut self) -> &mut Program {
         &mut self.program
     }
 
@@ -513,14 +513,14 @@ impl Loader {
     fn detach(&mut self, id: FlowId) -> Option<LoadedFlow> {
         let loaded = self.flows.remove(&id)?;
         // The flow compiled when it was added, so it compiles now.
-        let (variants, asked) =
+        let (variants, used_names) =
             self.compile(&loaded.datapaths, &FlowSource::from(&*loaded.flow)).ok()?;
         for variant in variants {
             if !variant.compiled.rows.is_empty() {
                 self.leave_group(&variant.datapaths, &loaded.flow, &variant.compiled.rows);
             }
         }
-        for query in asked {
+        for query in used_names {
             if let Entry::Occupied(mut users) = self.users.entry(query) {
                 users.get_mut().retain(|user| *user != id);
                 if users.get().is_empty() {
@@ -539,8 +539,8 @@ impl Loader {
         datapaths: Arc<[DatapathKey]>,
         recipe: FlowSource,
     ) -> Result<(), Box<FlowError>> {
-        let (variants, asked) = self.compile(&datapaths, &recipe)?;
-        if asked.is_empty()
+        let (variants, used_names) = self.compile(&datapaths, &recipe)?;
+        if used_names.is_empty()
             && recipe.text.meter.is_none()
             && recipe.text.actions.len() < Strings::LONG
             && let Some(variant) = variants.first()
@@ -571,7 +571,7 @@ impl Loader {
             self.program.add_flow(group, &flow, &compiled.rows);
             first.get_or_insert(flow);
         }
-        for query in asked {
+        for query in used_names {
             self.users.entry(query).or_default().push(id);
         }
         let flow = first.unwrap_or_else(|| make(None, Arc::default(), FlowCounters::default()));
@@ -588,47 +588,47 @@ impl Loader {
     ) -> Result<(Vec<CompiledVariant>, Vec<NameQuery>), Box<FlowError>> {
         let parsed = ParsedFlow::new(recipe)?;
         let mut variants = Vec::with_capacity(1);
-        let mut asked: Vec<NameQuery> = Vec::new();
+        let mut used_names: Vec<NameQuery> = Vec::new();
         let mut left: Vec<DatapathKey> = Vec::new();
         let mut next = datapaths.first().copied();
         while let Some(first) = next {
-            let asking =
-                RecordingScope { loader: self, datapath: first, asked: RefCell::default() };
-            let compiled = expr::compile(&parsed.condition, &asking);
-            let ops = self.compile_actions(&parsed.actions, recipe, &asking);
-            let queries = asking.asked.into_inner();
-            let meanings: Vec<_> =
-                queries.iter().map(|query| (query, self.meaning(first, query))).collect();
-            let alike = |datapath: &DatapathKey| {
-                meanings.iter().all(|(query, meaning)| self.meaning(*datapath, query) == *meaning)
+            let scope =
+                RecordingScope { loader: self, datapath: first, queries: RefCell::default() };
+            let compiled = expr::compile(&parsed.condition, &scope);
+            let ops = self.compile_actions(&parsed.actions, recipe, &scope);
+            let queries = scope.queries.into_inner();
+            let resolved: Vec<_> =
+                queries.iter().map(|query| (query, self.resolve(first, query))).collect();
+            let is_same = |datapath: &DatapathKey| {
+                resolved.iter().all(|(query, keys)| self.resolve(*datapath, query) == *keys)
             };
-            let among = if variants.is_empty() { &datapaths[..] } else { &left };
-            let (same, other): (Vec<_>, Vec<_>) = among.iter().copied().partition(alike);
+            let candidates = if variants.is_empty() { &datapaths[..] } else { &left };
+            let (same, other): (Vec<_>, Vec<_>) = candidates.iter().copied().partition(is_same);
             let whole = same.len() == datapaths.len();
             let members = if whole { Arc::clone(datapaths) } else { same.into() };
             variants.push(CompiledVariant { datapaths: members, compiled, ops });
-            asked.extend(queries);
+            used_names.extend(queries);
             left = other;
             next = left.first().copied();
         }
-        asked.sort_unstable();
-        asked.dedup();
-        Ok((variants, asked))
+        used_names.sort_unstable();
+        used_names.dedup();
+        Ok((variants, used_names))
     }
 
     fn compile_actions(
         &self,
         actions: &Actions,
         recipe: &FlowSource,
-        asking: &RecordingScope<'_>,
+        scope: &RecordingScope<'_>,
     ) -> Arc<[Op]> {
         if let Some(meter) = &recipe.text.meter {
-            return metered(&actions::compile(actions, asking), meter);
+            return metered(&actions::compile(actions, scope), meter);
         }
         let key = (Arc::clone(&recipe.text.actions), recipe.table);
         match self.shared_ops.get(&key) {
             Some(ops) => Arc::clone(ops),
-            None => actions::compile(actions, asking),
+            None => actions::compile(actions, scope),
         }
     }
 
@@ -679,13 +679,13 @@ impl Loader {
     }
 
     /// The keys that a name means in a datapath, if they can differ between datapaths.
-    fn meaning(&self, datapath: DatapathKey, query: &NameQuery) -> Vec<u16> {
+    fn resolve(&self, datapath: DatapathKey, query: &NameQuery) -> Vec<u16> {
         let Some(names) = self.names.get(&datapath) else { return Vec::new() };
         match query {
-            NameQuery::Port(name) => names.meaning(name).map(PortKey::value).into_iter().collect(),
+            NameQuery::Port(name) => names.key_of(name).map(PortKey::value).into_iter().collect(),
             NameQuery::PortGroup(name) => {
                 let members = self.port_groups.get(name);
-                members.map(|members| names.meanings(members)).unwrap_or_default()
+                members.map(|members| names.keys_of(members)).unwrap_or_default()
             }
             // These have the same meaning in all datapaths.
             NameQuery::AddressSet(_) | NameQuery::Resident(_) => Vec::new(),

@@ -31,7 +31,7 @@ fn loader(actions: &str) -> Loader {
         let security = Default::default();
         let location = PortLocation::Local(port);
         loader.set_port(SWITCH, key, LogicalPort { name: name.to_owned(), location, security });
-        loader.physical().set_port_role(port, PortRole::Vif { datapath: SWITCH, port: key });
+        loader.program_mut().set_port_role(port, PortRole::Vif { datapath: SWITCH, port: key });
     }
     let flows = [
         (Direction::Ingress, 0, actions),
@@ -312,7 +312,7 @@ fn tracker_sees_an_answer_as_another_packet() {
         other => panic!("{other:?}"),
     };
     let mut loader = loader("reg0[4] = dns_lookup(); outport = \"b\"; ct_next;");
-    loader.physical().allocate_zones(&CtZones::default());
+    loader.program_mut().allocate_zones(&CtZones::default());
     let names = Service::Dns(Resolver([Arc::new(Records::default())].into()));
     loader.set_dns(SWITCH, Some(Arc::new(names)));
     let (program, state) = (loader.program(), LearnedTables::default());
@@ -333,10 +333,10 @@ fn client_keeps_its_backend_while_the_program_has_it() {
         (loader(AFFINITY), LearnedTables::default(), Instant::now());
     let backend = Affinity { backend: [10, 0, 0, 12].into(), port: 8080, timeout_s: 60 };
     let translation = translate(&loader.program(), &tcp(), &learned, &mut ()).learn_events;
-    let [event @ LearnEvent::Affinity(key, taught)] = translation[..] else {
+    let [event @ LearnEvent::Affinity(key, affinity)] = translation[..] else {
         panic!("{translation:?}")
     };
-    assert_eq!((taught, key.client), (backend, IpAddr::from([10, 0, 0, 10])));
+    assert_eq!((affinity, key.client), (backend, IpAddr::from([10, 0, 0, 10])));
     let ingress = IngressPort { datapath: SWITCH, port: FdbPort::Port(PortNo(1)) };
     learned.learn(event, ingress, now).unwrap();
     let registers = |program: &Program, learned: &LearnedTables, key: &FlowKey| {

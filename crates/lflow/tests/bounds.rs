@@ -37,7 +37,7 @@ fn switch_with(flows: &[(u8, &str, &str)]) -> Loader {
         let name = format!("vm{number}");
         let security = PortSecurity::default();
         loader.set_port(datapath, port, LogicalPort { name, location, security });
-        loader.physical().set_port_role(PortNo(number.into()), PortRole::Vif { datapath, port });
+        loader.program_mut().set_port_role(PortNo(number.into()), PortRole::Vif { datapath, port });
     }
     for &(table, condition, actions) in flows {
         loader.add_flow(&logical(table, condition, actions)).unwrap();

@@ -23,7 +23,7 @@ pub fn load_program(
     for (name, members) in &logical.port_groups {
         loader.set_port_group(name, members.clone());
     }
-    let program = loader.physical();
+    let program = loader.program_mut();
     for (&port, entry) in &placement.entries {
         program.set_port_role(port, entry.clone());
     }
@@ -61,7 +61,7 @@ pub fn load_program(
             loader.add_load_balancer(load_balancer, &here)?;
         }
     }
-    loader.physical().allocate_zones(&CtZones::default());
+    loader.program_mut().allocate_zones(&CtZones::default());
     Ok(loader)
 }
 
@@ -69,7 +69,7 @@ fn add_datapaths(loader: &mut Loader, logical: &LogicalNetwork, placement: &Plac
     let here = logical.datapaths.iter().filter(|dp| placement.datapaths.contains(&dp.key));
     for datapath in here {
         loader.add_datapath(datapath.key, &datapath.name, datapath.kind);
-        if let Some(entry) = loader.physical().datapath_mut(datapath.key) {
+        if let Some(entry) = loader.program_mut().datapath_mut(datapath.key) {
             entry.tunnel_key = datapath.tunnel_key;
             entry.underlay_group = placement.groups.get(&datapath.key).copied();
             entry.tunnel_inport =

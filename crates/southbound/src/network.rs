@@ -65,7 +65,7 @@ impl Southbound {
         maker.flows();
         maker.load_balancers();
         maker.learned();
-        maker.network.loader.physical().allocate_zones(&CtZones::default());
+        maker.network.loader.program_mut().allocate_zones(&CtZones::default());
         if maker.errors.is_empty() { Ok(maker.network) } else { Err(maker.errors) }
     }
 }
@@ -125,7 +125,7 @@ impl<'s> NetworkBuilder<'s> {
             let location = self.location(row, &mut next);
             if let PortLocation::Local(port) = location {
                 let entry = PortRole::Vif { datapath, port: row.tunnel_key };
-                self.network.loader.physical().set_port_role(port, entry);
+                self.network.loader.program_mut().set_port_role(port, entry);
                 self.network.ports.insert(row.logical_port.clone(), port);
             }
             let (security, problems) = PortSecurity::parse_as_ovn(&row.port_security);

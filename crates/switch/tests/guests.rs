@@ -39,7 +39,7 @@ pub fn switch() -> Loader {
         let (name, security) = (format!("vm{number}"), PortSecurity::default());
         loader.set_port(SWITCH, port, LogicalPort { name, location, security });
         loader
-            .physical()
+            .program_mut()
             .set_port_role(PortNo(number.into()), PortRole::Vif { datapath: SWITCH, port });
         let (condition, actions) = (
             format!("eth.dst == 02:00:00:00:00:0{number}"),

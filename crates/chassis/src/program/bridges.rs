@@ -219,13 +219,13 @@ impl ProgramBuilder {
         bridge: DatapathKey,
         locations: impl Iterator<Item = PortLocation>,
     ) {
-        let physical = self.loader.physical();
+        let program = self.loader.program_mut();
         for location in locations {
             if let PortLocation::Local(port) = location
-                && physical.port_role(port).and_then(PortRole::logical_port).map(|(key, _)| key)
+                && program.port_role(port).and_then(PortRole::logical_port).map(|(key, _)| key)
                     == Some(bridge)
             {
-                physical.remove_port_role(port);
+                program.remove_port_role(port);
             }
         }
     }
@@ -303,7 +303,7 @@ impl ProgramBuilder {
         for (key, (location, _)) in gone {
             self.release_devices(datapath, [location].into_iter());
             self.loader.remove_port(datapath, key);
-            if let Some(entry) = self.loader.physical().datapath_mut(datapath) {
+            if let Some(entry) = self.loader.program_mut().datapath_mut(datapath) {
                 entry.vlans.remove(&key);
             }
         }
@@ -328,12 +328,12 @@ impl ProgramBuilder {
             let security = PortSecurity::default();
             let port = LogicalPort { name: name.to_string(), location, security };
             self.loader.set_port(datapath, key, port);
-            let physical = self.loader.physical();
-            if let Some(entry) = physical.datapath_mut(datapath) {
+            let program = self.loader.program_mut();
+            if let Some(entry) = program.datapath_mut(datapath) {
                 entry.vlans.insert(key, vlans);
             }
             if let PortLocation::Local(device) = location {
-                physical.set_port_role(device, PortRole::Vif { datapath, port: key });
+                program.set_port_role(device, PortRole::Vif { datapath, port: key });
             }
         }
     }

@@ -131,11 +131,11 @@ impl ProgramBuilder {
 
     /// Notes whether the packets of a port stay on this host.
     fn set_localport(&mut self, datapath: DatapathKey, key: PortKey, is_localport: bool) {
-        let physical = self.loader.physical();
-        let is_known = physical.datapath(datapath).map(|it| it.localports.contains(&key));
+        let program = self.loader.program_mut();
+        let is_known = program.datapath(datapath).map(|it| it.localports.contains(&key));
         // Changing a datapath copies it.
         if is_known.is_some_and(|is_known| is_known != is_localport)
-            && let Some(entry) = physical.datapath_mut(datapath)
+            && let Some(entry) = program.datapath_mut(datapath)
         {
             match is_localport {
                 true => entry.localports.insert(key),

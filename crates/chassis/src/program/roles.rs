@@ -76,7 +76,7 @@ impl PortRoles {
             }
             None if children.is_empty() => {
                 self.0.remove(&port);
-                loader.physical().remove_port_role(port);
+                loader.program_mut().remove_port_role(port);
                 return;
             }
             own => {
@@ -84,6 +84,6 @@ impl PortRoles {
                 PortRole::Parent { own: *own, children: children.collect() }
             }
         };
-        loader.physical().set_port_role(port, role);
+        loader.program_mut().set_port_role(port, role);
     }
 }

@@ -79,7 +79,7 @@ pub fn topology() -> Loader {
         for guest in 0..GUESTS {
             let (vif, port) = (guest_port(switch, guest), port_key(1 + guest as u16));
             add_port(&mut loader, key, port, guest_name(switch, guest), PortLocation::Local(vif));
-            loader.physical().set_port_role(vif, PortRole::Vif { datapath: key, port });
+            loader.program_mut().set_port_role(vif, PortRole::Vif { datapath: key, port });
         }
         let (router, peer) = (router_key(router_of(switch)), router_port(switch));
         let to_router = port_key(TO_ROUTER);

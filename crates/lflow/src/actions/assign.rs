@@ -155,16 +155,16 @@ impl Parser<'_> {
                 }
                 self.check_writable(to, span)?;
                 self.skip_call();
-                let mac = self.wanted_field(FieldRequirement::Bits(48))?;
+                let mac = self.field_of_kind(FieldRequirement::Bits(48))?;
                 self.expect(&TokenKind::RightParen)?;
                 Ok(Action::GetFdb { to, mac })
             }
             "lookup_fdb" => {
                 self.check_result_bit(to, span)?;
                 self.skip_call();
-                let port = self.wanted_field(FieldRequirement::Port)?;
+                let port = self.field_of_kind(FieldRequirement::Port)?;
                 self.expect(&TokenKind::Comma)?;
-                let mac = self.wanted_field(FieldRequirement::Bits(48))?;
+                let mac = self.field_of_kind(FieldRequirement::Bits(48))?;
                 self.expect(&TokenKind::RightParen)?;
                 Ok(Action::LookupFdb { to, port, mac })
             }
@@ -232,12 +232,12 @@ impl Parser<'_> {
     ) -> Result<Action, SyntaxError> {
         self.check_result_bit(to, &span)?;
         self.skip_call();
-        let port = self.wanted_field(FieldRequirement::Port)?;
+        let port = self.field_of_kind(FieldRequirement::Port)?;
         self.expect(&TokenKind::Comma)?;
-        let ip = self.wanted_field(FieldRequirement::Bits(family.address_width()))?;
+        let ip = self.field_of_kind(FieldRequirement::Bits(family.address_width()))?;
         let mac = if with_mac {
             self.expect(&TokenKind::Comma)?;
-            Some(self.wanted_field(FieldRequirement::Bits(48))?)
+            Some(self.field_of_kind(FieldRequirement::Bits(48))?)
         } else {
             None
         };

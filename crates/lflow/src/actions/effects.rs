@@ -119,14 +119,14 @@ impl Parser<'_> {
         self.expect(&TokenKind::LeftParen)?;
         let name = self.text().ok_or_else(|| self.expecting("port name string"))?;
         self.expect(&TokenKind::Comma)?;
-        let parent = self.wanted_field(FieldRequirement::Port)?;
+        let parent = self.field_of_kind(FieldRequirement::Port)?;
         self.expect(&TokenKind::RightParen)?;
         Ok(Action::BindVport { name, parent })
     }
 
     pub(super) fn handle_svc_check(&mut self) -> Result<Action, SyntaxError> {
         self.expect(&TokenKind::LeftParen)?;
-        let port = self.wanted_field(FieldRequirement::Port)?;
+        let port = self.field_of_kind(FieldRequirement::Port)?;
         self.expect(&TokenKind::RightParen)?;
         Ok(Action::HandleSvcCheck(port))
     }

@@ -147,7 +147,7 @@ impl Parser<'_> {
         let start = self.span().start;
         let value = self.option_value()?;
         let is_text = matches!(value, OptionValue::Text(_) | OptionValue::Texts(_));
-        let wanted = match option.kind {
+        let required = match option.kind {
             ValueKind::HostId => return Ok(ActionOption { option, value }),
             ValueKind::Str | ValueKind::Domains | ValueKind::Domain if !is_text => "string",
             ValueKind::Str | ValueKind::Domains | ValueKind::Domain => {
@@ -157,7 +157,7 @@ impl Parser<'_> {
             _ => return Ok(ActionOption { option, value }),
         };
         let name = option.name;
-        Err(self.error_from(start, format!("{title} option {name} requires {wanted} value.")))
+        Err(self.error_from(start, format!("{title} option {name} requires {required} value.")))
     }
 
     fn option_value(&mut self) -> Result<OptionValue, SyntaxError> {

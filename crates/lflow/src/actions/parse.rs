@@ -205,29 +205,29 @@ impl<'a> Parser<'a> {
 
     fn get_binding(&mut self, family: IpVersion) -> Result<Action, SyntaxError> {
         self.expect(&TokenKind::LeftParen)?;
-        let port = self.wanted_field(FieldRequirement::Port)?;
+        let port = self.field_of_kind(FieldRequirement::Port)?;
         self.expect(&TokenKind::Comma)?;
-        let ip = self.wanted_field(FieldRequirement::Bits(family.address_width()))?;
+        let ip = self.field_of_kind(FieldRequirement::Bits(family.address_width()))?;
         self.expect(&TokenKind::RightParen)?;
         Ok(Action::GetMacBinding { family, port, ip })
     }
 
     fn put_binding(&mut self, family: IpVersion) -> Result<Action, SyntaxError> {
         self.expect(&TokenKind::LeftParen)?;
-        let port = self.wanted_field(FieldRequirement::Port)?;
+        let port = self.field_of_kind(FieldRequirement::Port)?;
         self.expect(&TokenKind::Comma)?;
-        let ip = self.wanted_field(FieldRequirement::Bits(family.address_width()))?;
+        let ip = self.field_of_kind(FieldRequirement::Bits(family.address_width()))?;
         self.expect(&TokenKind::Comma)?;
-        let mac = self.wanted_field(FieldRequirement::Bits(48))?;
+        let mac = self.field_of_kind(FieldRequirement::Bits(48))?;
         self.expect(&TokenKind::RightParen)?;
         Ok(Action::PutMacBinding { family, port, ip, mac })
     }
 
     fn put_fdb(&mut self) -> Result<Action, SyntaxError> {
         self.expect(&TokenKind::LeftParen)?;
-        let port = self.wanted_field(FieldRequirement::Port)?;
+        let port = self.field_of_kind(FieldRequirement::Port)?;
         self.expect(&TokenKind::Comma)?;
-        let mac = self.wanted_field(FieldRequirement::Bits(48))?;
+        let mac = self.field_of_kind(FieldRequirement::Bits(48))?;
         self.expect(&TokenKind::RightParen)?;
         Ok(Action::PutFdb { port, mac })
     }
@@ -378,13 +378,13 @@ impl<'a> Parser<'a> {
     }
 
     /// A field of the expected kind.
-    pub(super) fn wanted_field(
+    pub(super) fn field_of_kind(
         &mut self,
-        wanted: FieldRequirement,
+        requirement: FieldRequirement,
     ) -> Result<FieldRef, SyntaxError> {
         let start = self.span().start;
         let field = self.field()?;
-        self.check_kind(field, wanted, &self.since(start))?;
+        self.check_kind(field, requirement, &self.since(start))?;
         Ok(field)
     }
 
@@ -392,11 +392,11 @@ impl<'a> Parser<'a> {
     pub(super) fn check_kind(
         &self,
         field: FieldRef,
-        wanted: FieldRequirement,
+        requirement: FieldRequirement,
         span: &Range<usize>,
     ) -> Result<(), SyntaxError> {
         let name = field.name();
-        let message = match (wanted, field.is_text()) {
+        let message = match (requirement, field.is_text()) {
             (FieldRequirement::Port, true) => return Ok(()),
             (FieldRequirement::Bits(width), false) if width == field.width() => return Ok(()),
             (FieldRequirement::Bits(width), false) => {

@@ -90,8 +90,8 @@ pub(crate) fn span_of_string(text: &str, quoted: &str) -> std::ops::Range<usize>
 fn differing(rows: &[Match]) -> Option<Field> {
     let first = rows.first()?;
     let differs = |field: Field| {
-        let said = |row: &Match| (row.key().get(field), row.mask().get(field));
-        rows.iter().any(|row| said(row) != said(first))
+        let field_bits = |row: &Match| (row.key().get(field), row.mask().get(field));
+        rows.iter().any(|row| field_bits(row) != field_bits(first))
     };
     mask_of(rows).fields().map(|(field, _)| field).find(|&field| differs(field))
 }
