@@ -30,7 +30,7 @@ impl Table {
         // By default, one port can use half of the table. That must not shorten the timeouts of
         // others.
         let of_table = crowded_ms(full_ms, (self.len, limit), limit - limit / 4);
-        let uses = [self.zones.usage(zone), self.port_usage(opener)];
+        let uses = [self.zones.usage(zone), self.connections_and_limit(opener)];
         let others = uses.map(|(used, limit)| crowded_ms(full_ms, (used, limit), limit / 2));
         others.into_iter().fold(of_table, u64::min)
     }
@@ -38,7 +38,7 @@ impl Table {
     /// The number of connections that a port has opened, and its limit. Some ports, such as those
     /// of tunnels, receive packets of many senders; they may open three quarters of all
     /// connections.
-    pub(crate) fn port_usage(&self, opener: PortNo) -> (u32, u32) {
+    pub(crate) fn connections_and_limit(&self, opener: PortNo) -> (u32, u32) {
         let limits = &self.config.limits;
         let (first, last) = limits.limited_ports;
         if (first..=last).contains(&opener) {

@@ -160,7 +160,7 @@ impl Table {
         if self.zones.is_full(zone) {
             return Err(CtDrop::ZoneLimit);
         }
-        let (used, limit) = self.port_usage(opener);
+        let (used, limit) = self.connections_and_limit(opener);
         if used >= limit {
             return Err(CtDrop::PortLimit);
         }
@@ -215,18 +215,18 @@ impl Table {
         let Some(reply) = tuple.reversed() else { return false };
         let Some(found) = self.find(now_ms, &reply) else { return true };
         let Some(entry) = self.slab.get(found.slot) else { return true };
-        let gives_way = left < FEW
+        let is_replaced = left < FEW
             && found.direction == Direction::Reply
             && entry.status.has(Status::SOURCE_NAT)
             && match (&entry.machine, machine) {
-                (Machine::Tcp(old), Machine::Tcp(new)) => old.gives_way_to(new),
+                (Machine::Tcp(old), Machine::Tcp(new)) => old.is_replaceable_by(new),
                 _ => false,
             };
-        if gives_way {
+        if is_replaced {
             self.stats.replaced += 1;
             self.remove(found.slot);
         }
-        gives_way
+        is_replaced
     }
 }
 

@@ -77,4 +77,4 @@ pub use timeouts::{Timeout, Timeouts};
 pub use tracked::{Commit, ConnId, ConnRef, Masked, Nat, Tracked};
 pub use translation::{QuotedTranslation, Translation};
 pub use tuple::{Direction, Tuple, Zone};
-pub use view::{Connection, Cursor, ProtocolState, Use};
+pub use view::{Connection, Cursor, LimitUsage, ProtocolState};

@@ -203,8 +203,8 @@ impl Search<'_> {
             None if is_icmp => (0, u16::MAX),
             None => class_of(own),
         };
-        let suits = ports.is_none() || (first..=last).contains(&own);
-        if self.choice == PortChoice::Hash && suits && is_free(tuple, self.attempts) {
+        let is_in_range = ports.is_none() || (first..=last).contains(&own);
+        if self.choice == PortChoice::Hash && is_in_range && is_free(tuple, self.attempts) {
             return Some(*tuple);
         }
         self.run((first, last), |port, left| {
@@ -224,8 +224,8 @@ impl Search<'_> {
         let (src, own) = tuple.parts();
         let mut tuple = *tuple;
         if let Some(ports) = ports.as_ref().filter(|_| tuple.has_ports()) {
-            let suits = self.choice == PortChoice::Hash && ports.contains(&own);
-            if suits && is_free(&tuple, self.attempts) {
+            let is_in_range = self.choice == PortChoice::Hash && ports.contains(&own);
+            if is_in_range && is_free(&tuple, self.attempts) {
                 return Some(tuple);
             }
             let found = self.run((*ports.start(), *ports.end()), |port, left| {

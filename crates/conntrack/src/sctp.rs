@@ -168,7 +168,7 @@ impl Sctp {
                 }
                 TagCheck::Wrong => return Outcome::Invalid(Invalid::SctpTag),
             }
-            let Some(new) = step(direction, &chunk, self.state) else {
+            let Some(new) = transition(direction, &chunk, self.state) else {
                 return Outcome::Invalid(Invalid::OutOfState);
             };
             if !self.record_tag(direction, &chunk) {
@@ -283,7 +283,7 @@ const fn checks_tag_itself(chunk: &Chunk) -> bool {
 }
 
 /// The state that follows `state` after `chunk`; `None` when that is not possible.
-fn step(direction: Direction, chunk: &Chunk, state: SctpState) -> Option<SctpState> {
+fn transition(direction: Direction, chunk: &Chunk, state: SctpState) -> Option<SctpState> {
     use Direction::{Original, Reply};
     use SctpState::{
         Closed, CookieEchoed, CookieWait, Established, HeartbeatSent, None as Nothing,

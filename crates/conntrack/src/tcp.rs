@@ -100,56 +100,56 @@ impl TcpState {
 
 /// The effect of a segment on the state.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-enum Step {
+enum Transition {
     To(TcpState),
     Ignore,
     Invalid,
 }
 
 /// The state that follows `state` after `event` in this direction.
-fn step(direction: Direction, event: TcpEvent, state: TcpState) -> Step {
+fn transition(direction: Direction, event: TcpEvent, state: TcpState) -> Transition {
     use Direction::{Original, Reply};
     use TcpState::{
         Close, CloseWait, Established, FinWait, LastAck, None, SynRecv, SynSent, SynSent2, TimeWait,
     };
     match (event, direction, state) {
-        (TcpEvent::None, _, _) | (TcpEvent::Rst, _, None) => Step::Invalid,
-        (TcpEvent::Rst, _, _) => Step::To(Close),
+        (TcpEvent::None, _, _) | (TcpEvent::Rst, _, None) => Transition::Invalid,
+        (TcpEvent::Rst, _, _) => Transition::To(Close),
 
-        (TcpEvent::Syn, Original, None | SynSent | TimeWait | Close) => Step::To(SynSent),
-        (TcpEvent::Syn, Original, SynSent2) => Step::To(SynSent2),
-        (TcpEvent::Syn, Original, _) => Step::Ignore,
-        (TcpEvent::Syn, Reply, SynSent | SynSent2) => Step::To(SynSent2),
-        (TcpEvent::Syn, Reply, TimeWait) => Step::To(SynSent),
-        (TcpEvent::Syn, Reply, _) => Step::Invalid,
+        (TcpEvent::Syn, Original, None | SynSent | TimeWait | Close) => Transition::To(SynSent),
+        (TcpEvent::Syn, Original, SynSent2) => Transition::To(SynSent2),
+        (TcpEvent::Syn, Original, _) => Transition::Ignore,
+        (TcpEvent::Syn, Reply, SynSent | SynSent2) => Transition::To(SynSent2),
+        (TcpEvent::Syn, Reply, TimeWait) => Transition::To(SynSent),
+        (TcpEvent::Syn, Reply, _) => Transition::Invalid,
 
-        (TcpEvent::SynAck, Original, SynRecv | SynSent2) => Step::To(SynRecv),
-        (TcpEvent::SynAck, Original, _) | (TcpEvent::SynAck, Reply, None) => Step::Invalid,
-        (TcpEvent::SynAck, Reply, SynSent | SynSent2) => Step::To(SynRecv),
-        (TcpEvent::SynAck, Reply, _) => Step::Ignore,
+        (TcpEvent::SynAck, Original, SynRecv | SynSent2) => Transition::To(SynRecv),
+        (TcpEvent::SynAck, Original, _) | (TcpEvent::SynAck, Reply, None) => Transition::Invalid,
+        (TcpEvent::SynAck, Reply, SynSent | SynSent2) => Transition::To(SynRecv),
+        (TcpEvent::SynAck, Reply, _) => Transition::Ignore,
 
-        (TcpEvent::Fin, _, None | SynSent | SynSent2) => Step::Invalid,
-        (TcpEvent::Fin, _, SynRecv | Established) => Step::To(FinWait),
-        (TcpEvent::Fin, _, FinWait | CloseWait | LastAck) => Step::To(LastAck),
+        (TcpEvent::Fin, _, None | SynSent | SynSent2) => Transition::Invalid,
+        (TcpEvent::Fin, _, SynRecv | Established) => Transition::To(FinWait),
+        (TcpEvent::Fin, _, FinWait | CloseWait | LastAck) => Transition::To(LastAck),
 
         (TcpEvent::Ack, Original, SynSent | SynSent2) | (TcpEvent::Ack, Reply, None) => {
-            Step::Invalid
+            Transition::Invalid
         }
-        (TcpEvent::Ack, Reply, SynSent | SynSent2) => Step::Ignore,
-        (TcpEvent::Ack, Reply, SynRecv) => Step::To(SynRecv),
+        (TcpEvent::Ack, Reply, SynSent | SynSent2) => Transition::Ignore,
+        (TcpEvent::Ack, Reply, SynRecv) => Transition::To(SynRecv),
         (TcpEvent::Ack, Original, None | SynRecv) | (TcpEvent::Ack, _, Established) => {
-            Step::To(Established)
+            Transition::To(Established)
         }
-        (TcpEvent::Ack, _, FinWait | CloseWait) => Step::To(CloseWait),
-        (TcpEvent::Ack, _, LastAck) => Step::To(TimeWait),
+        (TcpEvent::Ack, _, FinWait | CloseWait) => Transition::To(CloseWait),
+        (TcpEvent::Ack, _, LastAck) => Transition::To(TimeWait),
 
-        (TcpEvent::Fin | TcpEvent::Ack, _, TimeWait | Close) => Step::To(state),
+        (TcpEvent::Fin | TcpEvent::Ack, _, TimeWait | Close) => Transition::To(state),
     }
 }
 
 /// Data of the previous segment, accepted or ignored.
 #[derive(Clone, Copy, Debug)]
-struct Last {
+struct LastSegment {
     seq: u32,
     ack: u32,
     end: u32,
@@ -163,7 +163,7 @@ struct Last {
     marks: u8,
 }
 
-impl Last {
+impl LastSegment {
     const NONE: Self = Self {
         seq: 0,
         ack: 0,
@@ -185,7 +185,7 @@ const MAY_BE_CHALLENGED: u8 = 2;
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Tcp {
     sides: [Side; 2],
-    last: Last,
+    last: LastSegment,
     state: TcpState,
     retransmits: u8,
 }
@@ -222,13 +222,13 @@ impl Tcp {
     /// The connection that `segment` begins: with a SYN, or in the middle of the connection if
     /// `pick_up` is set.
     pub fn new(segment: &Segment, pick_up: bool) -> Result<Self, Invalid> {
-        let syn = match step(Direction::Original, segment.event(), TcpState::None) {
-            Step::To(TcpState::SynSent) => true,
-            Step::To(_) if pick_up => false,
+        let syn = match transition(Direction::Original, segment.event(), TcpState::None) {
+            Transition::To(TcpState::SynSent) => true,
+            Transition::To(_) if pick_up => false,
             _ => return Err(Invalid::NotFirst),
         };
         let sides = if syn { Side::first_syn(segment) } else { Side::picked_up(segment) };
-        Ok(Self { sides, last: Last::NONE, state: TcpState::None, retransmits: 0 })
+        Ok(Self { sides, last: LastSegment::NONE, state: TcpState::None, retransmits: 0 })
     }
 
     /// The window scales and other facts of both ends that later segments do not contain.
@@ -243,7 +243,7 @@ impl Tcp {
         let [a, b, c, d, ..] = saved.to_le_bytes();
         let sides = [[a, b], [c, d]].map(Side::restore);
         let state = *TcpState::ALL.get(usize::from(state))?;
-        Some(Self { sides, last: Last::NONE, state, retransmits: 0 })
+        Some(Self { sides, last: LastSegment::NONE, state, retransmits: 0 })
     }
 
     pub const fn state(&self) -> TcpState {
@@ -269,7 +269,7 @@ impl Tcp {
 
     /// True when NAT may assign the ports of this closed connection to `newer`, because segments of
     /// the old connection are outside the window of `newer`.
-    pub fn gives_way_to(&self, newer: &Self) -> bool {
+    pub fn is_replaceable_by(&self, newer: &Self) -> bool {
         let is_over =
             matches!(self.state, TcpState::TimeWait | TcpState::Close | TcpState::SynSent2);
         is_over && newer.state == TcpState::SynSent && newer.sides[0].has_advanced(&self.sides[0])
@@ -284,13 +284,13 @@ impl Tcp {
     ) -> Outcome {
         let event = segment.event();
         let old = self.state;
-        let (old, new) = match step(direction, event, old) {
-            Step::Invalid => return Outcome::Invalid(Invalid::OutOfState, None),
-            Step::Ignore => match self.ignore(direction, event, segment) {
+        let (old, new) = match transition(direction, event, old) {
+            Transition::Invalid => return Outcome::Invalid(Invalid::OutOfState, None),
+            Transition::Ignore => match self.ignore(direction, event, segment) {
                 true => (TcpState::SynSent, TcpState::SynRecv),
                 false => return Outcome::Ignore,
             },
-            Step::To(TcpState::SynSent) if old >= TcpState::TimeWait => {
+            Transition::To(TcpState::SynSent) if old >= TcpState::TimeWait => {
                 if self.is_reopened(direction) {
                     return Outcome::Reopen;
                 }
@@ -299,7 +299,7 @@ impl Tcp {
                     false => return Outcome::Ignore,
                 }
             }
-            Step::To(new) => (old, new),
+            Transition::To(new) => (old, new),
         };
         match self.exceptions(direction, event, segment, old, new, context) {
             Exception::None(new) => self.check_window(direction, event, segment, old, new, context),
@@ -468,7 +468,12 @@ impl Tcp {
         self.accept(direction, event, segment, old, new, context)
     }
 
-    fn count_retransmits(&mut self, direction: Direction, segment: &Segment, seen: window::Seen) {
+    fn count_retransmits(
+        &mut self,
+        direction: Direction,
+        segment: &Segment,
+        seen: window::SegmentNumbers,
+    ) {
         let last = &mut self.last;
         let same = last.direction == direction
             && last.seq == seen.seq

@@ -88,7 +88,7 @@ pub struct Cursor(u32);
 
 /// The number of connections of a zone or port, and its limit.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Use {
+pub struct LimitUsage {
     /// Connections.
     pub connections: u32,
     /// The limit; `u32::MAX` for no limit.
@@ -140,17 +140,17 @@ impl Table {
         (end < self.slab.places()).then_some(Cursor(end))
     }
 
-    /// Removes the connections that `is_meant` accepts, among up to `max` slots from `cursor` on.
-    /// Returns where to continue, or `None` at the end.
+    /// Removes the connections that `is_selected` accepts, among up to `max` slots from `cursor`
+    /// on. Returns where to continue, or `None` at the end.
     pub fn flush(
         &mut self,
         cursor: Cursor,
         max: u32,
-        mut is_meant: impl FnMut(&Connection) -> bool,
+        mut is_selected: impl FnMut(&Connection) -> bool,
     ) -> Option<Cursor> {
         let end = cursor.0.saturating_add(max).min(self.slab.places());
         for slot in cursor.0..end {
-            if self.connection_at(slot).is_some_and(|connection| is_meant(&connection)) {
+            if self.connection_at(slot).is_some_and(|connection| is_selected(&connection)) {
                 self.stats.flushed += 1;
                 self.remove(slot);
             }
@@ -170,14 +170,14 @@ impl Table {
     }
 
     /// Use and limit of a zone.
-    pub fn zone_use(&self, zone: Zone) -> Use {
-        Use { connections: self.zones.count(zone), limit: self.zones.limit() }
+    pub fn zone_usage(&self, zone: Zone) -> LimitUsage {
+        LimitUsage { connections: self.zones.count(zone), limit: self.zones.limit() }
     }
 
     /// The number of connections that a port has opened, and its limit.
-    pub fn port_use(&self, port: PortNo) -> Use {
-        let (connections, limit) = (self.ports.count(port), self.port_usage(port).1);
-        Use { connections, limit }
+    pub fn port_usage(&self, port: PortNo) -> LimitUsage {
+        let (connections, limit) = (self.ports.count(port), self.connections_and_limit(port).1);
+        LimitUsage { connections, limit }
     }
 
     /// Every zone that has connections, and their number.

@@ -363,8 +363,8 @@ fn expiry_looks_at_no_more_connections_than_allowed() {
         calls += 1;
     }
     assert_eq!((calls, table.expire(now_ms, 100)), (10, 0));
-    assert_eq!(table.zone_use(ZONE).connections, 0);
-    assert_eq!(table.port_use(PORT).connections, 0);
+    assert_eq!(table.zone_usage(ZONE).connections, 0);
+    assert_eq!(table.port_usage(PORT).connections, 0);
 }
 
 #[test]
@@ -423,7 +423,7 @@ fn flood_of_syns_leaves_places_to_others_when_timeouts_are_adaptive() {
                 table.track(now_ms, ZONE, &packet, Nat::Apply);
             }
             table.expire(now_ms, u32::MAX);
-            assert!(table.port_use(PORT).connections <= limits.per_port);
+            assert!(table.port_usage(PORT).connections <= limits.per_port);
         }
         let later = table.track(300_000, ZONE, &segment(true, ACK, 1, 1), Nat::Apply);
         assert!(later.state.contains(State::EST), "the established connection stays");

@@ -231,10 +231,10 @@ impl SideBySide {
             }
             Err(CtDrop::TableFull) => assert!(self.table.len() >= self.limits.connections),
             Err(CtDrop::ZoneLimit) => {
-                assert!(self.table.zone_use(zone).connections >= zone_limit);
+                assert!(self.table.zone_usage(zone).connections >= zone_limit);
             }
             Err(CtDrop::PortLimit) => {
-                assert!(self.table.port_use(opener).connections >= self.limits.per_port);
+                assert!(self.table.port_usage(opener).connections >= self.limits.per_port);
             }
             Err(CtDrop::Clash) => {
                 let reply = original.reversed().unwrap();
@@ -267,11 +267,11 @@ impl SideBySide {
         }
         for zone in 0..4 {
             let count = all.iter().filter(|c| c.zone == Zone(zone)).count();
-            assert_eq!(self.table.zone_use(Zone(zone)).connections as usize, count);
+            assert_eq!(self.table.zone_usage(Zone(zone)).connections as usize, count);
         }
         for port in 0..3 {
             let count = all.iter().filter(|c| c.opener == PortNo(port)).count();
-            assert_eq!(self.table.port_use(PortNo(port)).connections as usize, count);
+            assert_eq!(self.table.port_usage(PortNo(port)).connections as usize, count);
         }
         assert_eq!(self.saved.lasting(), Saved::expected(&self.table));
         let stats = self.table.stats();

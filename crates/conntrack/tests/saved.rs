@@ -131,8 +131,8 @@ fn restored_connection_continues_in_both_directions_when_either_end_sends_first(
             assert_eq!((tracked.mark, tracked.label), (7, 1 << 100 | 3));
         }
         // After both ends have sent, the windows are known again.
-        let wild = segment(false, ACK, 7_000_000, 9_000_100, 0);
-        assert!(table.track(100, ZONE, &wild, Nat::Apply).state.contains(State::INV));
+        let out_of_window = segment(false, ACK, 7_000_000, 9_000_100, 0);
+        assert!(table.track(100, ZONE, &out_of_window, Nat::Apply).state.contains(State::INV));
         let fin = segment(true, FIN | ACK, 9_000_100, 5_000_100, 0);
         assert!(table.track(100, ZONE, &fin, Nat::Apply).state.contains(State::EST));
         let closing = table.iter().next().unwrap();
@@ -154,11 +154,11 @@ fn connection_is_not_restored_when_something_speaks_against_it() {
     let table = |limits| Table::new(Config { limits, ..Config::default() }, Seed([1; 4]), 0);
     let restore = |table: &mut Table, absent_ms| table.restore(0, &record, absent_ms, PortNo(3));
     let established_ms = u64::from(Timeout::TcpEstablished.default_s()) * 1000;
-    let mut roomy = table(Limits::default());
-    assert_eq!(restore(&mut roomy, established_ms), Err(RestoreError::Expired));
-    assert_eq!(restore(&mut roomy, established_ms - 1), Ok(()));
-    assert_eq!(restore(&mut roomy, 0), Err(RestoreError::Refused(CtDrop::Clash)));
-    assert_eq!(roomy.len(), 1);
+    let mut unlimited = table(Limits::default());
+    assert_eq!(restore(&mut unlimited, established_ms), Err(RestoreError::Expired));
+    assert_eq!(restore(&mut unlimited, established_ms - 1), Ok(()));
+    assert_eq!(restore(&mut unlimited, 0), Err(RestoreError::Refused(CtDrop::Clash)));
+    assert_eq!(unlimited.len(), 1);
     let none = Limits { per_zone: 0, ..Limits::default() };
     let refused = Err(RestoreError::Refused(CtDrop::ZoneLimit));
     assert_eq!(restore(&mut table(none), 0), refused);

@@ -7,8 +7,8 @@
 use crate::saved_connections::{Area, ConnectionFile, Restored};
 use crate::upcall::Tracking;
 use conntrack::{
-    Commit, Config, ConnKey, ConnRef, Connection, CtDrop, Cursor, Headers, Masked, Nat, NatKind,
-    NatSpec, PortChoice, Seed, State, Stats, Table, Tracked, Use, Zone,
+    Commit, Config, ConnKey, ConnRef, Connection, CtDrop, Cursor, Headers, LimitUsage, Masked, Nat,
+    NatKind, NatSpec, PortChoice, Seed, State, Stats, Table, Tracked, Zone,
 };
 use flow::{CtAction, CtCommit, CtNat, CtProgress, DropReason, Field, FlowKey, NatRange, PortNo};
 use packet::reassembly::{FragmentContext, FragmentDrop, FragmentProgress};
@@ -22,9 +22,9 @@ use wire::Fragment;
 #[derive(Default, Debug)]
 pub struct Usage {
     /// The zones that have any connection.
-    pub zones: Vec<(Zone, Use)>,
+    pub zones: Vec<(Zone, LimitUsage)>,
     /// The ports that opened any.
-    pub ports: Vec<(PortNo, Use)>,
+    pub ports: Vec<(PortNo, LimitUsage)>,
 }
 
 /// The most connections that are visited while the table is locked.
@@ -232,8 +232,8 @@ impl Tracker {
         let Some(table) = self.table.get() else { return Usage::default() };
         let table = lock(table);
         Usage {
-            zones: table.zones().map(|(zone, _)| (zone, table.zone_use(zone))).collect(),
-            ports: table.ports().map(|(port, _)| (port, table.port_use(port))).collect(),
+            zones: table.zones().map(|(zone, _)| (zone, table.zone_usage(zone))).collect(),
+            ports: table.ports().map(|(port, _)| (port, table.port_usage(port))).collect(),
         }
     }
 

@@ -8,7 +8,8 @@ use crate::control::replies::{
 use crate::control::{Connection as Client, ConnectionFilter};
 use chassis::BalancedPair;
 use conntrack::{
-    Connection, CtDrop, Cursor, Invalid, ProtocolState, SctpState, TcpState, Tuple, Use, Zone,
+    Connection, CtDrop, Cursor, Invalid, LimitUsage, ProtocolState, SctpState, TcpState, Tuple,
+    Zone,
 };
 use datapath::tracker::{Tracker, Usage};
 use flow::PortNo;
@@ -353,7 +354,7 @@ impl Daemon {
         let Usage { mut zones, mut ports } = tracker.map(Tracker::usage).unwrap_or_default();
         zones.sort_unstable_by_key(|(zone, _)| zone.0);
         ports.sort_unstable_by_key(|(port, _)| *port);
-        let row = |what: &str, name: String, used: Use| {
+        let row = |what: &str, name: String, used: LimitUsage| {
             let limit = Some(used.limit).filter(|limit| *limit != u32::MAX);
             ConnectionUse { what: what.to_owned(), name, connections: used.connections, limit }
         };

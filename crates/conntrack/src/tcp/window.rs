@@ -38,7 +38,7 @@ pub(crate) struct Side {
 
 /// The numbers of a segment, corrected for stacks that send wrong ones.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Seen {
+pub(super) struct SegmentNumbers {
     pub seq: u32,
     pub ack: u32,
     pub end: u32,
@@ -210,7 +210,7 @@ pub(super) fn check(
     direction: Direction,
     segment: &Segment,
     state: TcpState,
-) -> (WindowPosition, Option<Seen>) {
+) -> (WindowPosition, Option<SegmentNumbers>) {
     let [original, reply] = sides;
     let (sender, receiver) = match direction {
         Direction::Original => (original, reply),
@@ -218,7 +218,7 @@ pub(super) fn check(
     };
     let sacked = receiver.has(Side::SACK_PERMITTED);
     let mut sack = if sacked { segment.sack } else { segment.ack };
-    let mut seen = Seen { seq: segment.seq, ack: segment.ack, end: segment.end };
+    let mut seen = SegmentNumbers { seq: segment.seq, ack: segment.ack, end: segment.end };
     let (is_syn, has_ack) = (segment.has(TcpFlags::SYN), segment.has(TcpFlags::ACK));
     if sender.max_window == 0 {
         if is_syn {
@@ -250,7 +250,7 @@ pub(super) fn check(
         seen.seq = sender.end;
         seen.end = sender.end;
     }
-    match judge(sender, receiver, seen, sack) {
+    match classify_segment(sender, receiver, seen, sack) {
         WindowPosition::Inside => {
             update(sender, receiver, segment, seen, sack);
             (WindowPosition::Inside, Some(seen))
@@ -260,7 +260,12 @@ pub(super) fn check(
 }
 
 /// Compares the numbers with the window.
-fn judge(sender: &mut Side, receiver: &Side, seen: Seen, sack: u32) -> WindowPosition {
+fn classify_segment(
+    sender: &mut Side,
+    receiver: &Side,
+    seen: SegmentNumbers,
+    sack: u32,
+) -> WindowPosition {
     let ack_is_new_enough =
         is_after(sack, receiver.end.wrapping_sub(sender.max_ack_delay()).wrapping_sub(1));
     let ends_in_window =
@@ -270,12 +275,12 @@ fn judge(sender: &mut Side, receiver: &Side, seen: Seen, sack: u32) -> WindowPos
         // Some stacks send somewhat more than the window allows. If the receiver accepts that, it
         // will acknowledge data that the tracker has not seen, so `end` must be raised.
         let excess = seen.end.wrapping_sub(sender.max_end).wrapping_add(1);
-        let tolerable = receiver.max_window != 0
+        let is_tolerated = receiver.max_window != 0
             && ends_in_window
             && ack_is_new_enough
             && ack_was_sent
             && excess <= receiver.max_window;
-        if !tolerable {
+        if !is_tolerated {
             return WindowPosition::Outside;
         }
         sender.end = seen.end;
@@ -289,7 +294,13 @@ fn judge(sender: &mut Side, receiver: &Side, seen: Seen, sack: u32) -> WindowPos
     if in_window && ack_is_new_enough { WindowPosition::Inside } else { WindowPosition::Delayed }
 }
 
-fn update(sender: &mut Side, receiver: &mut Side, segment: &Segment, seen: Seen, sack: u32) {
+fn update(
+    sender: &mut Side,
+    receiver: &mut Side,
+    segment: &Segment,
+    seen: SegmentNumbers,
+    sack: u32,
+) {
     // The window of a SYN is never scaled (RFC 7323 section 2.2).
     let scale = if segment.has(TcpFlags::SYN) { 0 } else { sender.scale };
     let window = u32::from(segment.window) << scale;

@@ -115,7 +115,7 @@ fn timeout_s(timeout: Timeout) -> u32 {
 
 /// The result for a packet.
 #[derive(Clone, PartialEq, Eq, Debug)]
-enum Fate {
+enum Outcome {
     Dropped,
     Passed {
         class: u8,
@@ -130,7 +130,7 @@ enum Fate {
 struct Step {
     side: Side,
     packet: Vec<u8>,
-    fate: Fate,
+    outcome: Outcome,
     note: String,
 }
 
@@ -167,13 +167,13 @@ fn run_batch(seed: u64, first: u64, count: u64) -> (u64, u64) {
         let mut random = Random::new(seed.wrapping_mul(0x1_0000_0000).wrapping_add(number));
         let steps = side_by_side.sequence(&mut random, number as u16);
         packets += steps.len() as u64;
-        let fates = observe(&router, &steps);
-        for (at, (step, fate)) in steps.iter().zip(&fates).enumerate() {
-            if !is_same(&step.fate, fate) {
+        let outcomes = observe(&router, &steps);
+        for (at, (step, outcome)) in steps.iter().zip(&outcomes).enumerate() {
+            if !is_same(&step.outcome, outcome) {
                 let story: Vec<_> = steps[..=at].iter().map(describe).collect();
                 panic!(
                     "sequence {number}, packet {at}: the kernel has {}\n{}",
-                    show(fate),
+                    show(outcome),
                     story.join("\n")
                 );
             }
@@ -183,8 +183,8 @@ fn run_batch(seed: u64, first: u64, count: u64) -> (u64, u64) {
 }
 
 /// Sends all packets through the kernel.
-fn observe(router: &Router, steps: &[Step]) -> Vec<Fate> {
-    let mut fates = vec![Fate::Dropped; steps.len()];
+fn observe(router: &Router, steps: &[Step]) -> Vec<Outcome> {
+    let mut outcomes = vec![Outcome::Dropped; steps.len()];
     for step in steps {
         router.send(step.side, &step.packet);
     }
@@ -196,12 +196,12 @@ fn observe(router: &Router, steps: &[Step]) -> Vec<Fate> {
         let Some((marker, class)) = marks(packet) else { return false };
         if marker == END {
             ended += 1;
-        } else if let Some(fate) = fates.get_mut(usize::from(marker)) {
-            *fate = Fate::Passed { class, packet: packet.to_vec() };
+        } else if let Some(outcome) = outcomes.get_mut(usize::from(marker)) {
+            *outcome = Outcome::Passed { class, packet: packet.to_vec() };
         }
         ended == 2
     });
-    fates
+    outcomes
 }
 
 /// Marker and DSCP of a test packet; `None` for other packets, which the IP stacks of the
@@ -220,12 +220,13 @@ fn marks(packet: &[u8]) -> Option<(u16, u8)> {
 }
 
 /// True if the results are equal, except for the fields that the router changes in every packet.
-fn is_same(ours: &Fate, kernel: &Fate) -> bool {
+fn is_same(ours: &Outcome, kernel: &Outcome) -> bool {
     match (ours, kernel) {
-        (Fate::Passed { class: a, packet: ours }, Fate::Passed { class: b, packet: kernel }) => {
-            a == b && neutral(ours) == neutral(kernel)
-        }
-        (Fate::AnyPort { class: ours }, Fate::Passed { class, .. }) => ours == class,
+        (
+            Outcome::Passed { class: a, packet: ours },
+            Outcome::Passed { class: b, packet: kernel },
+        ) => a == b && neutral(ours) == neutral(kernel),
+        (Outcome::AnyPort { class: ours }, Outcome::Passed { class, .. }) => ours == class,
         (ours, kernel) => ours == kernel,
     }
 }
@@ -260,11 +261,11 @@ fn forget_quoted_crc(packet: &mut [u8]) {
     }
 }
 
-fn show(fate: &Fate) -> String {
-    match fate {
-        Fate::Dropped => "dropped".to_owned(),
-        Fate::AnyPort { class } => format!("class {class} with a random port"),
-        Fate::Passed { class, packet } => format!("class {class} {}", hex(&neutral(packet))),
+fn show(outcome: &Outcome) -> String {
+    match outcome {
+        Outcome::Dropped => "dropped".to_owned(),
+        Outcome::AnyPort { class } => format!("class {class} with a random port"),
+        Outcome::Passed { class, packet } => format!("class {class} {}", hex(&neutral(packet))),
     }
 }
 
@@ -273,8 +274,8 @@ fn hex(bytes: &[u8]) -> String {
 }
 
 fn describe(step: &Step) -> String {
-    let (fate, packet) = (show(&step.fate), hex(&step.packet));
-    format!("{:?} {packet}\n    {} {fate}", step.side, step.note)
+    let (outcome, packet) = (show(&step.outcome), hex(&step.packet));
+    format!("{:?} {packet}\n    {} {outcome}", step.side, step.note)
 }
 
 /// This crate as a router with the same rules as the kernel.
@@ -311,13 +312,13 @@ impl SideBySide {
             let error = if random.once_in(8) { flow.error(random, marker) } else { None };
             let (by_server, packet) = error.unwrap_or_else(|| flow.packet(random, marker));
             let side = if by_server { Side::Outside } else { Side::Inside };
-            let (fate, note) = self.forward(&packet);
-            if let Fate::Passed { packet, .. } = &fate {
+            let (outcome, note) = self.forward(&packet);
+            if let Outcome::Passed { packet, .. } = &outcome {
                 flow.received[usize::from(!by_server)] = Some(packet.clone());
             }
             // Later packets depend on the port, and the kernel chooses a different one.
-            let is_random = matches!(fate, Fate::AnyPort { .. });
-            steps.push(Step { side, packet, fate, note });
+            let is_random = matches!(outcome, Outcome::AnyPort { .. });
+            steps.push(Step { side, packet, outcome, note });
             if is_random {
                 break;
             }
@@ -325,7 +326,7 @@ impl SideBySide {
         steps
     }
 
-    fn forward(&mut self, packet: &[u8]) -> (Fate, String) {
+    fn forward(&mut self, packet: &[u8]) -> (Outcome, String) {
         let (mut frame, headers) = (frame(packet), headers(packet));
         let now_ms = self.now_ms();
         let mut tracked = self.table.track(now_ms, ZONE, &headers, Nat::Apply);
@@ -335,7 +336,7 @@ impl SideBySide {
             match self.table.commit(now_ms, &tracked, &headers, ::flow::PortNo(1), &commit) {
                 Ok(committed) => tracked = committed,
                 Err(CtDrop::Clash | CtDrop::NatExhausted) => {
-                    return (Fate::Dropped, "refused".to_owned());
+                    return (Outcome::Dropped, "refused".to_owned());
                 }
                 Err(refused) => panic!("{refused}"),
             }
@@ -357,9 +358,9 @@ impl SideBySide {
             && self.has_random_port(&tuple, connection.id)
         {
             self.random_ports.insert(words(&tuple));
-            return (Fate::AnyPort { class }, note);
+            return (Outcome::AnyPort { class }, note);
         }
-        (Fate::Passed { class, packet: ip_of(&frame).to_vec() }, note)
+        (Outcome::Passed { class, packet: ip_of(&frame).to_vec() }, note)
     }
 
     /// True when a collision has changed the port or identifier of the connection.
