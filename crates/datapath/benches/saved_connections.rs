@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use conntrack::{Commit, Config, Headers, Nat, NatSpec, Seed, Table, Zone};
 use criterion::{Criterion, criterion_group, criterion_main};
-use datapath::saved_connections::{ConnectionFile, Earlier, Restored};
+use datapath::saved_connections::{ConnectionFile, Restored, SavedState};
 use flow::PortNo;
 use packet::PacketBuf;
 use wire::checksum::checksum;
@@ -90,7 +90,7 @@ fn restored(c: &mut Criterion) {
     group.sample_size(10);
     group.bench_function(format!("{RESTORED} connections"), |b| {
         b.iter(|| {
-            let earlier = Earlier::read(&before).expect("it can be read").expect("it is there");
+            let earlier = SavedState::read(&before).expect("it can be read").expect("it is there");
             let _ = std::fs::remove_file(&after);
             let file = ConnectionFile::create(&after, RESTORED, None).expect("/dev/shm has room");
             let records = earlier.records.into_iter().map(|record| (record, record.opener()));

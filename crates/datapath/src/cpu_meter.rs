@@ -56,7 +56,7 @@ impl CpuMeter {
             current.packets += 1;
             return;
         }
-        self.book();
+        self.charge_elapsed();
         let at = self.work.iter().position(|work| work.port == port).unwrap_or(self.work.len());
         self.current = Some(at);
         match self.work.get_mut(at) {
@@ -89,12 +89,12 @@ impl CpuMeter {
     pub fn end_packets(&mut self) {
         // What is shared by one port is the port's.
         if self.work.len() > 1 {
-            self.book();
+            self.charge_elapsed();
         }
     }
 
     /// Counts the time since the clock was last read.
-    fn book(&mut self) {
+    fn charge_elapsed(&mut self) {
         let spent = self.lap();
         match self.current.take().and_then(|current| self.work.get_mut(current)) {
             Some(work) => work.cpu += spent,
@@ -104,7 +104,7 @@ impl CpuMeter {
 
     /// Ends the measurement. What was spent for all packets alike counts by their number.
     pub fn finish(&mut self) -> &[PortWork] {
-        self.book();
+        self.charge_elapsed();
         let shared = std::mem::take(&mut self.shared);
         let packets: u32 = self.work.iter().map(|work| work.packets).sum();
         for work in &mut self.work {

@@ -10,14 +10,14 @@
 //!
 //! | words | contents |
 //! |---|---|
-//! | 8 | [`MAGIC`], [`VERSION`], number of records, last beat, length of each [`Area`], boot |
+//! | 8 | [`MAGIC`], [`VERSION`], number of records, last heartbeat, length of each [`Area`], boot |
 //! | 32 for each zone | checksum, length in bytes, name |
 //! | 32 for each port | the same |
 //! | 16 for each slot of the table | [`Record`] |
 //!
-//! A beat is the time since boot in milliseconds, which the daemon writes every second or so. The
-//! last word of the header identifies the boot of the host. The first three words are the same in
-//! all versions.
+//! A heartbeat is the time since boot in milliseconds, which the daemon writes every second or so.
+//! The last word of the header identifies the boot of the host. The first three words are the same
+//! in all versions.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs::File;
@@ -41,7 +41,7 @@ const WORD: usize = size_of::<u64>();
 /// Indices of words in the header.
 const VERSION_AT: usize = 1;
 const RECORDS_AT: usize = 2;
-const BEAT_AT: usize = 3;
+const HEARTBEAT_AT: usize = 3;
 const LENGTHS_AT: usize = 4;
 const BOOT_AT: usize = 7;
 const HEADER: usize = 8;
@@ -84,14 +84,14 @@ impl Area {
     }
 
     /// Index of the header word that says how many entries may be in use.
-    const fn length_at(self) -> usize {
+    const fn length_index(self) -> usize {
         LENGTHS_AT + self as usize
     }
 }
 
 /// What an earlier daemon has saved.
 #[derive(Default, Debug)]
-pub struct Earlier {
+pub struct SavedState {
     /// The names of zones.
     pub zones: BTreeMap<u16, String>,
     /// The names of ports.
@@ -101,14 +101,14 @@ pub struct Earlier {
     /// Connections that cannot be read: another version has saved them, or the daemon was killed
     /// while it wrote one.
     pub unreadable: u64,
-    /// The last beat of the earlier daemon: a time since boot.
-    pub last_beat: Option<Duration>,
+    /// The last heartbeat of the earlier daemon: a time since boot.
+    pub last_heartbeat: Option<Duration>,
 }
 
-impl Earlier {
+impl SavedState {
     /// The time since the earlier daemon ran.
-    pub fn absent(&self) -> Duration {
-        self.last_beat.map_or(Duration::ZERO, |last| boot_clock::now().saturating_sub(last))
+    pub fn downtime(&self) -> Duration {
+        self.last_heartbeat.map_or(Duration::ZERO, |last| boot_clock::now().saturating_sub(last))
     }
 
     /// Reads the file of an earlier daemon; `None` if there is none.
@@ -134,7 +134,7 @@ impl Earlier {
         }
         let entries = |area: Area| {
             let most = if area == Area::Connections { u32::MAX as usize } else { NAMES };
-            let count = word(area.length_at()).min(most as u64) as usize;
+            let count = word(area.length_index()).min(most as u64) as usize;
             read_words(&file, area.start(), count * area.entry_words())
         };
         let names = |area: Area| -> io::Result<Vec<(usize, String)>> {
@@ -153,7 +153,7 @@ impl Earlier {
                 None => {}
             }
         }
-        earlier.last_beat = Some(Duration::from_millis(word(BEAT_AT)));
+        earlier.last_heartbeat = Some(Duration::from_millis(word(HEARTBEAT_AT)));
         Ok(Some(earlier))
     }
 }
@@ -202,14 +202,18 @@ struct Inner {
 
 impl ConnectionFile {
     /// Creates a file without connections at `path`, for a table of at most `connections`. Until
-    /// the first [`ConnectionFile::beat`], the beat in the file is `last_beat`.
+    /// the first [`ConnectionFile::heartbeat`], the heartbeat in the file is `last_heartbeat`.
     ///
     /// # Errors
     /// The file exists, or cannot be created.
-    pub fn create(path: &Path, connections: u32, last_beat: Option<Duration>) -> io::Result<Self> {
+    pub fn create(
+        path: &Path,
+        connections: u32,
+        last_heartbeat: Option<Duration>,
+    ) -> io::Result<Self> {
         let mut file = MappedFile::create(path, Area::Connections.entry(connections as usize))?;
-        let beat = last_beat.map_or_else(beat, |last| last.as_millis() as u64);
-        file.store(0, &[MAGIC, VERSION, 0, beat, 0, 0, 0, boot_clock::boot()])?;
+        let heartbeat = last_heartbeat.map_or_else(heartbeat, |last| last.as_millis() as u64);
+        file.store(0, &[MAGIC, VERSION, 0, heartbeat, 0, 0, 0, boot_clock::boot()])?;
         Ok(Self(Arc::new(Mutex::new(Inner {
             file,
             named: Default::default(),
@@ -218,10 +222,10 @@ impl ConnectionFile {
         }))))
     }
 
-    /// Writes the current time as the last beat.
-    pub fn beat(&self) {
+    /// Writes the current time as the last heartbeat.
+    pub fn heartbeat(&self) {
         // Cannot fail: space for the header is reserved.
-        let _ = self.lock().file.store(BEAT_AT, &[beat()]);
+        let _ = self.lock().file.store(HEARTBEAT_AT, &[heartbeat()]);
     }
 
     /// Replaces all names of an area. Names that are too long are left out.
@@ -232,7 +236,7 @@ impl ConnectionFile {
             .filter(|(number, _)| *number < NAMES)
             .collect();
         let mut inner = self.lock();
-        let before = inner.file.load(area.length_at()) as usize;
+        let before = inner.file.load(area.length_index()) as usize;
         let after = names.keys().next_back().map_or(0, |last| last + 1);
         let at = usize::from(area == Area::Ports);
         let mut numbers = std::mem::replace(&mut inner.named[at], names.keys().copied().collect());
@@ -244,7 +248,7 @@ impl ConnectionFile {
                 inner.store(at, &new);
             }
         }
-        inner.store(area.length_at(), &[before.max(after) as u64]);
+        inner.store(area.length_index(), &[before.max(after) as u64]);
     }
 
     /// The number of records that could not be written, because the file system was full.
@@ -268,13 +272,13 @@ pub struct Restored {
 
 impl Restored {
     /// Restores connections, and saves them in `file` if there is one. `earlier` has the record and
-    /// the opening port of each. `absent` is the time since the earlier daemon ran. Also returns
+    /// the opening port of each. `downtime` is the time since the earlier daemon ran. Also returns
     /// how many were not restored, by reason.
     pub fn new(
         file: Option<ConnectionFile>,
         config: &Config,
         earlier: impl ExactSizeIterator<Item = (Record, PortNo)>,
-        absent: Duration,
+        downtime: Duration,
     ) -> (Self, BTreeMap<RestoreError, u64>) {
         let mut lost = BTreeMap::new();
         if earlier.len() == 0 {
@@ -287,7 +291,7 @@ impl Restored {
             table.save_in(Box::new(file.clone()));
         }
         for (record, opener) in earlier {
-            if let Err(why) = table.restore(0, &record, absent.as_millis() as u64, opener) {
+            if let Err(why) = table.restore(0, &record, downtime.as_millis() as u64, opener) {
                 *lost.entry(why).or_default() += 1;
             }
         }
@@ -305,7 +309,7 @@ impl Restored {
     }
 }
 
-fn beat() -> u64 {
+fn heartbeat() -> u64 {
     boot_clock::now().as_millis() as u64
 }
 
@@ -330,9 +334,9 @@ impl Store for ConnectionFile {
         if inner.store(at, record.words()) && is_new {
             let records = inner.records + 1;
             inner.count(records);
-            let length = inner.file.load(Area::Connections.length_at());
+            let length = inner.file.load(Area::Connections.length_index());
             if length <= place.into() {
-                inner.store(Area::Connections.length_at(), &[u64::from(place) + 1]);
+                inner.store(Area::Connections.length_index(), &[u64::from(place) + 1]);
             }
         }
     }

@@ -112,58 +112,58 @@ mod tests {
 
     #[test]
     fn same_neighbour_is_admitted_again_when_its_time_is_over() {
-        let (mut asked, at) = limited();
-        assert_eq!(asked.admit(A, "x", at(0)), Ok(()));
-        assert_eq!(asked.admit(A, "x", at(1)), Err(NeighbourAsked));
-        assert_eq!(asked.admit(A, "x", at(999)), Err(NeighbourAsked));
-        assert_eq!(asked.admit(A, "x", at(1000)), Ok(()));
+        let (mut solicitations, at) = limited();
+        assert_eq!(solicitations.admit(A, "x", at(0)), Ok(()));
+        assert_eq!(solicitations.admit(A, "x", at(1)), Err(NeighbourAsked));
+        assert_eq!(solicitations.admit(A, "x", at(999)), Err(NeighbourAsked));
+        assert_eq!(solicitations.admit(A, "x", at(1000)), Ok(()));
         assert_eq!(
-            asked.admit(A, "x", at(1999)),
+            solicitations.admit(A, "x", at(1999)),
             Err(NeighbourAsked),
             "a refused request does not restart the time"
         );
-        assert_eq!(asked.admit(A, "x", at(90_000)), Ok(()));
+        assert_eq!(solicitations.admit(A, "x", at(90_000)), Ok(()));
     }
 
     #[test]
     fn other_neighbours_are_admitted_up_to_the_limit() {
-        let (mut asked, at) = limited();
-        assert_eq!(asked.admit(A, "x", at(0)), Ok(()));
-        assert_eq!(asked.admit(A, "y", at(600)), Ok(()));
-        assert_eq!(asked.admit(A, "z", at(700)), Err(SolicitLimit));
-        assert_eq!(asked.admit(A, "x", at(700)), Err(NeighbourAsked));
+        let (mut solicitations, at) = limited();
+        assert_eq!(solicitations.admit(A, "x", at(0)), Ok(()));
+        assert_eq!(solicitations.admit(A, "y", at(600)), Ok(()));
+        assert_eq!(solicitations.admit(A, "z", at(700)), Err(SolicitLimit));
+        assert_eq!(solicitations.admit(A, "x", at(700)), Err(NeighbourAsked));
         // Only the first neighbour may be requested again.
-        assert_eq!(asked.admit(A, "z", at(1000)), Ok(()));
-        assert_eq!(asked.admit(A, "x", at(1000)), Err(SolicitLimit));
-        assert_eq!(asked.admit(A, "x", at(1600)), Ok(()));
+        assert_eq!(solicitations.admit(A, "z", at(1000)), Ok(()));
+        assert_eq!(solicitations.admit(A, "x", at(1000)), Err(SolicitLimit));
+        assert_eq!(solicitations.admit(A, "x", at(1600)), Ok(()));
     }
 
     #[test]
     fn ports_have_limits_of_their_own() {
-        let (mut asked, at) = limited();
+        let (mut solicitations, at) = limited();
         for neighbour in 0..100_000 {
-            let _ = asked.admit(A, neighbour, at(0));
+            let _ = solicitations.admit(A, neighbour, at(0));
         }
-        assert_eq!(asked.admit(B, 0, at(0)), Ok(()));
-        assert_eq!(asked.admit(B, 99_999, at(0)), Ok(()));
-        let sizes = |asked: &Solicitations| {
+        assert_eq!(solicitations.admit(B, 0, at(0)), Ok(()));
+        assert_eq!(solicitations.admit(B, 99_999, at(0)), Ok(()));
+        let sizes = |solicitations: &Solicitations| {
             let size = |recent: &RecentRequests| (recent.order.len(), recent.hashes.len());
-            asked.ports.values().map(size).collect::<Vec<_>>()
+            solicitations.ports.values().map(size).collect::<Vec<_>>()
         };
-        assert_eq!(sizes(&asked), [(2, 2); 2]);
-        asked.forget(A);
-        assert_eq!(sizes(&asked), [(2, 2)]);
-        assert_eq!(asked.admit(A, 7, at(0)), Ok(()));
-        assert_eq!(asked.admit(A, 7, at(0)), Err(NeighbourAsked));
-        asked.forget_all();
-        assert_eq!(sizes(&asked), []);
-        assert_eq!(asked.admit(A, 7, at(0)), Ok(()));
+        assert_eq!(sizes(&solicitations), [(2, 2); 2]);
+        solicitations.forget(A);
+        assert_eq!(sizes(&solicitations), [(2, 2)]);
+        assert_eq!(solicitations.admit(A, 7, at(0)), Ok(()));
+        assert_eq!(solicitations.admit(A, 7, at(0)), Err(NeighbourAsked));
+        solicitations.forget_all();
+        assert_eq!(sizes(&solicitations), []);
+        assert_eq!(solicitations.admit(A, 7, at(0)), Ok(()));
     }
 
     #[test]
     fn nothing_is_limited_when_again_after_is_zero() {
         let limits = SolicitLimits { again_after: Duration::ZERO, neighbours: 1 };
-        let (mut asked, now) = (Solicitations::new(limits), Instant::now());
-        assert!((0..1000).all(|n| asked.admit(A, n / 2, now) == Ok(())));
+        let (mut solicitations, now) = (Solicitations::new(limits), Instant::now());
+        assert!((0..1000).all(|n| solicitations.admit(A, n / 2, now) == Ok(())));
     }
 }

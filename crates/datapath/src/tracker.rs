@@ -66,7 +66,7 @@ impl Tracker {
 
     /// Continues the connections of an earlier daemon, and saves all connections in their file from
     /// now on. Call it before the first packet is tracked; later calls have no effect.
-    pub fn continue_with(&self, restored: Restored) {
+    pub fn restore(&self, restored: Restored) {
         let Restored { file, table } = restored;
         if let Some(file) = file {
             let _ = self.saved.set(file);
@@ -90,7 +90,7 @@ impl Tracker {
     }
 
     /// The number of times that a connection could not be saved.
-    pub fn not_saved(&self) -> u64 {
+    pub fn save_failures(&self) -> u64 {
         self.saved.get().map_or(0, ConnectionFile::failures)
     }
 
@@ -205,7 +205,7 @@ impl Tracker {
     /// Removes expired connections.
     pub fn expire(&self) {
         if let Some(saved) = self.saved.get() {
-            saved.beat();
+            saved.heartbeat();
         }
         let Some(table) = self.table.get() else { return };
         let now_ms = self.now_ms();
@@ -237,16 +237,16 @@ impl Tracker {
         }
     }
 
-    /// Removes the connections that `is_meant` accepts, and returns how many.
-    pub fn flush(&self, mut is_meant: impl FnMut(&Connection) -> bool) -> u64 {
+    /// Removes the connections that `is_selected` accepts, and returns how many.
+    pub fn flush(&self, mut is_selected: impl FnMut(&Connection) -> bool) -> u64 {
         let Some(table) = self.table.get() else { return 0 };
         let (mut removed, mut next) = (0, Some(Cursor::default()));
         while let Some(cursor) = next {
             next = self.with_table(table, |table| {
                 table.flush(cursor, BATCH, |connection| {
-                    let is_meant = is_meant(connection);
-                    removed += u64::from(is_meant);
-                    is_meant
+                    let is_selected = is_selected(connection);
+                    removed += u64::from(is_selected);
+                    is_selected
                 })
             });
         }

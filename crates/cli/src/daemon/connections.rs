@@ -301,17 +301,17 @@ impl Daemon {
         })
     }
 
-    /// Removes the connections of a zone, or of all zones, that `is_meant` accepts. It gets the
+    /// Removes the connections of a zone, or of all zones, that `is_selected` accepts. It gets the
     /// tuples of the original and of the reply direction.
     pub(super) fn flush_tuples(
         &self,
         zone: Option<Zone>,
-        is_meant: impl Fn(&Tuple, &Tuple) -> bool,
+        is_selected: impl Fn(&Tuple, &Tuple) -> bool,
     ) {
         if let Some(tracker) = self.datapath.tracker() {
             tracker.flush(|connection| {
                 zone.is_none_or(|zone| zone == connection.zone)
-                    && is_meant(&connection.original, &connection.reply)
+                    && is_selected(&connection.original, &connection.reply)
             });
         }
     }
@@ -396,7 +396,7 @@ impl Daemon {
             expired: stats.expired,
             replaced: stats.replaced,
             flushed: stats.flushed,
-            not_saved: tracker.not_saved(),
+            not_saved: tracker.save_failures(),
             refused: refused.filter_map(owned).collect(),
             invalid: invalid.filter_map(owned).collect(),
         }

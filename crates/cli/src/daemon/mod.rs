@@ -250,7 +250,7 @@ impl PreparedDaemon {
         let file_limit = sandbox::enter(config, &provider, (&others, bridges), &attached)?;
         let provider = provider.start().map_err(cannot_run)?;
         if let Some(tracker) = provider.datapath().tracker() {
-            tracker.continue_with(restored);
+            tracker.restore(restored);
         }
         Ok(prepared.run(provider, (file_limit, saved, attached), idle)?)
     }

@@ -5,7 +5,7 @@ use super::attached;
 use crate::control::default_path;
 use anyhow::Context;
 use datapath::config::{Config, MAX_PORT};
-use datapath::saved_connections::{Area, ConnectionFile, Earlier, Restored};
+use datapath::saved_connections::{Area, ConnectionFile, Restored, SavedState};
 use flow::PortNo;
 use pipeline::{CtZones, Program, ZoneUser};
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
@@ -46,7 +46,7 @@ pub fn remove_beside(control: &Path) {
 /// connections of zones that still exist to a new file, which replaces the old one. If the file
 /// cannot be written, this daemon works, but the next one will not know its connections.
 pub fn restore(path: &Path, config: &Config, program: &mut Program) -> Restored {
-    let earlier = match Earlier::read(path) {
+    let earlier = match SavedState::read(path) {
         Ok(earlier) => earlier.unwrap_or_default(),
         Err(error) => {
             messages::log!(
@@ -59,10 +59,11 @@ pub fn restore(path: &Path, config: &Config, program: &mut Program) -> Restored 
                 let nothing = std::iter::empty();
                 return Restored::new(None, &config.conntrack, nothing, Duration::ZERO).0;
             }
-            Earlier::default()
+            SavedState::default()
         }
     };
-    let (last_beat, absent, unreadable) = (earlier.last_beat, earlier.absent(), earlier.unreadable);
+    let (last_heartbeat, downtime, unreadable) =
+        (earlier.last_heartbeat, earlier.downtime(), earlier.unreadable);
     let zones = earlier.zones.iter().filter_map(|(zone, name)| Some((user_of(name)?, *zone)));
     let zones = CtZones::earlier(zones);
     program.allocate_zones(&zones);
@@ -81,18 +82,18 @@ pub fn restore(path: &Path, config: &Config, program: &mut Program) -> Restored 
 
     let new = with_suffix(path, ".new");
     remove(&new);
-    let file = ConnectionFile::create(&new, config.conntrack.limits.connections, last_beat);
+    let file = ConnectionFile::create(&new, config.conntrack.limits.connections, last_heartbeat);
     let file = file.with_context(|| format!("cannot create {}", new.display()));
-    let file = file.inspect_err(report_not_saved).ok();
+    let file = file.inspect_err(log_not_saved).ok();
     if let Some(file) = &file {
         file.set_names(Area::Zones, zone_names(program));
         file.set_names(Area::Ports, port_names(config));
     }
     let is_saved = file.is_some();
-    let (restored, lost) = Restored::new(file, &config.conntrack, records.into_iter(), absent);
+    let (restored, lost) = Restored::new(file, &config.conntrack, records.into_iter(), downtime);
     let renamed = if is_saved { fs::rename(&new, path) } else { Ok(()) };
     let renamed = renamed.with_context(|| format!("cannot rename {}", new.display()));
-    if !is_saved || renamed.inspect_err(report_not_saved).is_err() {
+    if !is_saved || renamed.inspect_err(log_not_saved).is_err() {
         // The next daemon must not mistake the old connections for those of this daemon.
         remove(&new);
         remove(path);
@@ -101,7 +102,7 @@ pub fn restore(path: &Path, config: &Config, program: &mut Program) -> Restored 
     restored
 }
 
-fn report_not_saved(error: &anyhow::Error) {
+fn log_not_saved(error: &anyhow::Error) {
     messages::log!(
         CONNECTIONS_NOT_SAVED,
         "the next daemon will not know the connections of this one: {error:#}"
@@ -275,7 +276,7 @@ mod tests {
 
     /// Waits until the file is not locked. A process forked by another test can inherit the lock.
     fn settle(path: &Path) {
-        let is_free = || Earlier::read(path).is_ok();
+        let is_free = || SavedState::read(path).is_ok();
         testkit::host::wait_until(Duration::from_secs(10), "the file is not locked", is_free);
     }
 
@@ -309,14 +310,14 @@ mod tests {
         assert_eq!(restore(&path, &config, &mut program).len(), 1);
         assert_eq!(zone_of(&program, "b"), zone_of_b);
         settle(&path);
-        let record = Earlier::read(&path).unwrap().unwrap().records.remove(0);
+        let record = SavedState::read(&path).unwrap().unwrap().records.remove(0);
         assert_eq!((record.zone(), record.opener()), (zone_of_b, number_of(&config, "b")));
 
         // The switch of `b` has no port any more.
         let HostConfig { config, mut program, .. } = host(&["d"]);
         assert_eq!(restore(&path, &config, &mut program).len(), 0);
         settle(&path);
-        assert_eq!(Earlier::read(&path).unwrap().unwrap().records.len(), 0);
+        assert_eq!(SavedState::read(&path).unwrap().unwrap().records.len(), 0);
         remove(&path);
         remove(&path);
         fs::remove_dir(&folder).unwrap();

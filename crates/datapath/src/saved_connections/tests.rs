@@ -76,7 +76,7 @@ fn saved(folder: &Folder) -> (Table, ConnectionFile) {
 #[test]
 fn connections_and_names_are_read_when_the_daemon_has_ended() {
     let folder = Folder::new("read");
-    assert!(Earlier::read(&folder.file()).unwrap().is_none());
+    assert!(SavedState::read(&folder.file()).unwrap().is_none());
     let (mut table, file) = saved(&folder);
     file.set_names(Area::Zones, names([5, 65_535]));
     file.set_names(Area::Ports, names([4, 5, 70_000]));
@@ -85,8 +85,8 @@ fn connections_and_names_are_read_when_the_daemon_has_ended() {
     let removed = table.iter().next().unwrap();
     assert!(removed.seen_reply && table.remove_connection(removed.reference));
 
-    assert!(Earlier::read(&folder.file()).is_err(), "a daemon uses it");
-    let earlier = Earlier::read(&copy(&folder)).unwrap().unwrap();
+    assert!(SavedState::read(&folder.file()).is_err(), "a daemon uses it");
+    let earlier = SavedState::read(&copy(&folder)).unwrap().unwrap();
     let zones: Vec<_> = earlier.zones.keys().copied().collect();
     assert_eq!(zones, [5, 65_535]);
     assert_eq!(earlier.zones[&5], "[\"port\", \"5\"]");
@@ -95,7 +95,7 @@ fn connections_and_names_are_read_when_the_daemon_has_ended() {
         [(4, "x".repeat(NAME_BYTES))]
     );
     assert_eq!((earlier.records.len(), earlier.unreadable), (2499, 0));
-    assert!(earlier.absent() < Duration::from_secs(60), "{:?}", earlier.absent());
+    assert!(earlier.downtime() < Duration::from_secs(60), "{:?}", earlier.downtime());
 
     // When they are restored with another file, the table has the same connections.
     let other = folder.0.join("other");
@@ -110,7 +110,7 @@ fn connections_and_names_are_read_when_the_daemon_has_ended() {
     };
     assert_eq!(tuples(&table), tuples(restored.table.as_ref().unwrap()));
     drop(restored);
-    assert_eq!(Earlier::read(&other).unwrap().unwrap().records.len(), 2499);
+    assert_eq!(SavedState::read(&other).unwrap().unwrap().records.len(), 2499);
 }
 
 #[test]
@@ -124,7 +124,7 @@ fn what_cannot_be_read_is_counted_when_the_file_is_damaged_or_of_another_version
         let file = fs::OpenOptions::new().write(true).open(folder.file()).unwrap();
         file.write_all_at(&value.to_ne_bytes(), (word * WORD) as u64).unwrap();
     };
-    let read = || Earlier::read(&folder.file()).unwrap();
+    let read = || SavedState::read(&folder.file()).unwrap();
     // The daemon was killed while it wrote the first record and a name.
     change(Area::Connections.entry(0) + 12, 99);
     change(Area::Zones.entry(6) + 1, 9);
@@ -132,7 +132,7 @@ fn what_cannot_be_read_is_counted_when_the_file_is_damaged_or_of_another_version
     assert_eq!((earlier.records.len(), earlier.unreadable), (49, 1));
     assert_eq!(earlier.zones.keys().copied().collect::<Vec<_>>(), [5]);
     // Lengths beyond the end.
-    change(Area::Connections.length_at(), u64::MAX);
+    change(Area::Connections.length_index(), u64::MAX);
     assert_eq!(read().unwrap().records.len(), 49);
     change(VERSION_AT, VERSION + 1);
     let earlier = read().unwrap();
@@ -152,7 +152,7 @@ fn records_are_counted_when_the_file_is_too_short_for_them() {
     let mut table = Table::new(Config::default(), Seed::random(), 0);
     table.save_in(Box::new(file.clone()));
     fill(&mut table, 100);
-    let records = Earlier::read(&copy(&folder)).unwrap().unwrap().records.len() as u64;
+    let records = SavedState::read(&copy(&folder)).unwrap().unwrap().records.len() as u64;
     assert_eq!(records, 50 - file.failures());
     assert!(file.failures() >= 45);
 }
