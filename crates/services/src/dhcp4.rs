@@ -198,7 +198,7 @@ impl Server {
         let request = Request::parse(payload)?;
         let kind = match request.kind {
             message::DISCOVER => message::OFFER,
-            message::REQUEST if request.wanted() == self.address => message::ACK,
+            message::REQUEST if request.requested_ip() == self.address => message::ACK,
             message::REQUEST => message::NAK,
             message::INFORM => message::ACK,
             _ => return None,
@@ -311,7 +311,7 @@ impl<'a> Request<'a> {
     }
 
     /// The address that a REQUEST asks for. A client that renews its lease sends it in `ciaddr`.
-    fn wanted(&self) -> Ipv4Addr {
+    fn requested_ip(&self) -> Ipv4Addr {
         let header = self.header;
         let own = Ipv4Addr::new(header[12], header[13], header[14], header[15]);
         self.requested_address.unwrap_or(own)

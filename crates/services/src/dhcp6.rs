@@ -179,8 +179,8 @@ impl Server {
         if let Some(file) = if request.is_ipxe { ipxe } else { other } {
             put(&mut out, code::BOOT_FILE_URL, file);
         }
-        if let (Some(asked), Some(name)) = (request.name_flags, &self.name) {
-            let overridden = if asked & fqdn::S != 0 { fqdn::O } else { 0 };
+        if let (Some(requested_flags), Some(name)) = (request.name_flags, &self.name) {
+            let overridden = if requested_flags & fqdn::S != 0 { fqdn::O } else { 0 };
             put(&mut out, code::FQDN, &[&[fqdn::N | overridden], &**name].concat());
         }
         Some(out)

@@ -166,7 +166,7 @@ impl Resolver {
 
 /// Appends as many records as fit, and returns their number. `turn` rotates the addresses, so that
 /// clients spread over them.
-fn append(out: &mut Vec<u8>, record: &Record, asked: u16, turn: usize) -> u16 {
+fn append(out: &mut Vec<u8>, record: &Record, question_type: u16, turn: usize) -> u16 {
     let mut answers = 0;
     let mut put = |kind: u16, data: &[u8]| {
         // A name, type, class, TTL and length.
@@ -184,14 +184,14 @@ fn append(out: &mut Vec<u8>, record: &Record, asked: u16, turn: usize) -> u16 {
     };
     match record {
         Record::Addresses { v4, v6 } => {
-            if matches!(asked, kind::A | kind::ANY) {
+            if matches!(question_type, kind::A | kind::ANY) {
                 rotated(v4, turn).for_each(|address| put(kind::A, &address.octets()));
             }
-            if matches!(asked, kind::AAAA | kind::ANY) {
+            if matches!(question_type, kind::AAAA | kind::ANY) {
                 rotated(v6, turn).for_each(|address| put(kind::AAAA, &address.octets()));
             }
         }
-        Record::Pointer(name) if asked == kind::PTR => put(kind::PTR, name),
+        Record::Pointer(name) if question_type == kind::PTR => put(kind::PTR, name),
         Record::Pointer(_) => {}
     }
     answers

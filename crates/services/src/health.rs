@@ -197,7 +197,7 @@ pub struct Counters {
     /// Received frames that are an answer to a probe.
     pub answers: u64,
     /// Received frames that are no answer to a probe.
-    pub strays: u64,
+    pub unmatched_packets: u64,
 }
 
 struct Running {
@@ -328,7 +328,7 @@ impl<K: Ord + Clone> Checker<K> {
         let taken = self.take(frame, arrival, now_ms);
         match taken {
             Some(_) => self.counters.answers += 1,
-            None => self.counters.strays += 1,
+            None => self.counters.unmatched_packets += 1,
         }
         taken.flatten()
     }

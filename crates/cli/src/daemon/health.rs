@@ -114,7 +114,7 @@ impl Health {
     /// The counters, and the states of the backends, for `weft show`.
     pub fn stats(&self) -> HealthStats {
         let inner = self.lock();
-        let Counters { checks, failures, no_port, over_limit, strays, .. } =
+        let Counters { checks, failures, no_port, over_limit, unmatched_packets, .. } =
             inner.checker.counters();
         let backends = inner.checker.states().filter_map(|(key, check, state)| {
             let PlannedCheck { balancer, port, .. } = inner.planned.get(key)?;
@@ -129,7 +129,13 @@ impl Health {
             })
         });
         let put_off = no_port + over_limit;
-        HealthStats { backends: backends.collect(), checks, failures, put_off, strays }
+        HealthStats {
+            backends: backends.collect(),
+            checks,
+            failures,
+            put_off,
+            strays: unmatched_packets,
+        }
     }
 
     fn offline(&self) -> BTreeSet<(String, SocketAddr)> {

@@ -53,9 +53,9 @@ fn client_gets_its_address_when_it_asks_for_it() {
     for (kind, asks, answers) in
         [(message::DISCOVER, None, message::OFFER), (message::REQUEST, Some(CLIENT), message::ACK)]
     {
-        let asked = asks.map(|address| (code::REQUESTED_ADDRESS, address.octets()));
-        let asked: Vec<_> = asked.iter().map(|(code, value)| (*code, &value[..])).collect();
-        let answer = server.answer(&request(kind, [0; 4], &asked)).expect("an answer");
+        let options = asks.map(|address| (code::REQUESTED_ADDRESS, address.octets()));
+        let options: Vec<_> = options.iter().map(|(code, value)| (*code, &value[..])).collect();
+        let answer = server.answer(&request(kind, [0; 4], &options)).expect("an answer");
         assert_eq!(answer.destination, Destination::Client);
         let expected: [(u8, &[u8]); 5] = [
             (code::MESSAGE_TYPE, &[answers]),

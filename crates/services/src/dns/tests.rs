@@ -34,9 +34,9 @@ fn answered(question: &[u8]) -> Option<Answered> {
     let answer = resolver().answer(question)?;
     assert_eq!((&answer[..2], &answer[4..6]), (&question[..2], &[0, 1][..]));
     assert_eq!(answer[8..12], [0; 4]);
-    let asked = question.len() - 11;
-    assert_eq!(answer[12..asked], question[12..asked]);
-    let mut rest = &answer[asked..];
+    let question_end = question.len() - 11;
+    assert_eq!(answer[12..question_end], question[12..question_end]);
+    let mut rest = &answer[question_end..];
     let mut records = Vec::new();
     while !rest.is_empty() {
         assert_eq!((&rest[..2], &rest[4..10]), (&[0xc0, 12][..], &[0, 1, 0, 0, 14, 16][..]));
@@ -53,14 +53,18 @@ fn records_of_the_asked_type_are_answered() {
     let v4 = |last: u8| (kind::A, vec![10, 0, 0, last]);
     let v6 = (kind::AAAA, [&[0xfd, 0x77][..], &[0; 13], &[4]].concat());
     let pointer = (kind::PTR, b"\x03vm1\x07example\0".to_vec());
-    for (name, asked, records) in [
+    for (name, question_type, records) in [
         ("vm1.example", kind::A, vec![v4(4), v4(5)]),
         ("vm1.EXAMPLE", kind::AAAA, vec![v6.clone()]),
         ("vm1.example", kind::ANY, vec![v4(4), v4(5), v6]),
         ("vm2.example", kind::A, vec![v4(6)]),
         ("4.0.0.10.in-addr.arpa", kind::PTR, vec![pointer]),
     ] {
-        assert_eq!(answered(&question(name, asked)), Some(([0x85, 0], records)), "{name} {asked}");
+        assert_eq!(
+            answered(&question(name, question_type)),
+            Some(([0x85, 0], records)),
+            "{name} {question_type}"
+        );
     }
 }
 

@@ -121,8 +121,8 @@ fn tcp_backend_is_online_after_enough_connections_which_are_reset() {
         accept(&mut checker, &check, &syn, 5030);
         let change = Change { key: 1, status: Status::Online, failure: None };
         assert_eq!(checker.take_changes(), [change]);
-        let Counters { checks, failures, answers, strays, .. } = checker.counters();
-        assert_eq!((checks, failures, answers, strays), (2, 0, 2, 0));
+        let Counters { checks, failures, answers, unmatched_packets, .. } = checker.counters();
+        assert_eq!((checks, failures, answers, unmatched_packets), (2, 0, 2, 0));
     }
 }
 
@@ -260,7 +260,7 @@ fn udp_backend_is_online_unless_its_port_is_unreachable() {
         // Another error, and an error about another datagram.
         let wrong = unreachable(&check, &second, other);
         assert_eq!(checker.receive(&wrong, ARRIVAL, 8010), None);
-        assert_eq!(checker.counters().strays, 1);
+        assert_eq!(checker.counters().unmatched_packets, 1);
         // A guest that did not receive the datagram knows neither its payload nor its checksum. An
         // IPv4 error can omit the payload, but must quote the IPv4 identification.
         let ip_len = if family == 4 { 20 } else { 40 };
@@ -284,7 +284,7 @@ fn udp_backend_is_online_unless_its_port_is_unreachable() {
         for (at, forged) in forged.iter().enumerate() {
             let forged = unreachable(&check, forged, code);
             assert_eq!(checker.receive(&forged, ARRIVAL, 8010), None);
-            assert_eq!(checker.counters().strays, at as u64 + 2, "{family}");
+            assert_eq!(checker.counters().unmatched_packets, at as u64 + 2, "{family}");
         }
         // An IPv4 error without quoted payload, and an IPv6 error that is padded for extensions.
         let quoted = match family {
@@ -304,23 +304,26 @@ fn answers_are_ignored_when_they_are_forged_or_damaged() {
     let (mut checker, syn) = checker(&check);
     let syn = transport(&syn, &check);
     let good = answer(&check, &syn, 900, syn_ack(), b"");
-    let mut strays = 0;
-    let mut is_stray = |checker: &mut Checker<u8>, frame: &[u8], arrival| {
+    let mut unmatched_packets = 0;
+    let mut assert_unmatched = |checker: &mut Checker<u8>, frame: &[u8], arrival| {
         assert_eq!(checker.receive(frame, arrival, 20), None);
-        strays += 1;
-        assert_eq!((checker.counters().strays, checker.counters().answers), (strays, 0));
+        unmatched_packets += 1;
+        assert_eq!(
+            (checker.counters().unmatched_packets, checker.counters().answers),
+            (unmatched_packets, 0)
+        );
     };
     // From another guest.
-    is_stray(&mut checker, &good, ARRIVAL + 1);
+    assert_unmatched(&mut checker, &good, ARRIVAL + 1);
     // To a sequence number that was not sent.
     let mut guessed = syn.clone();
     guessed[4] ^= 1;
-    is_stray(&mut checker, &answer(&check, &guessed, 900, syn_ack(), b""), ARRIVAL);
-    is_stray(&mut checker, &answer(&check, &guessed, 0, TcpFlags::RST, b""), ARRIVAL);
+    assert_unmatched(&mut checker, &answer(&check, &guessed, 900, syn_ack(), b""), ARRIVAL);
+    assert_unmatched(&mut checker, &answer(&check, &guessed, 0, TcpFlags::RST, b""), ARRIVAL);
     // A segment without SYN.
-    is_stray(&mut checker, &answer(&check, &syn, 900, TcpFlags::ACK, b""), ARRIVAL);
+    assert_unmatched(&mut checker, &answer(&check, &syn, 900, TcpFlags::ACK, b""), ARRIVAL);
     for len in 0..good.len() {
-        is_stray(&mut checker, &good[..len], ARRIVAL);
+        assert_unmatched(&mut checker, &good[..len], ARRIVAL);
     }
     assert!(checker.receive(&good, ARRIVAL, 20).is_some());
 }
