@@ -58,7 +58,7 @@ pub struct UnchangedFeature {
     /// Its name.
     pub name: String,
     /// The requested state.
-    pub wanted: bool,
+    pub requested: bool,
     /// Why not.
     pub reason: UnchangedReason,
 }
@@ -116,7 +116,7 @@ impl Ethtool {
     pub fn set_features(
         &self,
         link: &str,
-        wanted: &[(&str, bool)],
+        requested: &[(&str, bool)],
     ) -> Result<Vec<UnchangedFeature>> {
         let names = self.feature_names(link)?;
         let before = self.feature_values(link, names.len())?;
@@ -125,7 +125,7 @@ impl Ethtool {
         let mut request = vec![0; 2 + 2 * blocks];
         request[0] = ETHTOOL_SFEATURES;
         request[1] = blocks as u32;
-        for &(name, on) in wanted {
+        for &(name, on) in requested {
             // The kernel refuses the whole request if it holds a feature that cannot be changed.
             let switchable =
                 |place: &usize| before[*place].available && !before[*place].never_changed;
@@ -146,11 +146,11 @@ impl Ethtool {
             }
             Some(_) => Some(UnchangedReason::Depends),
         };
-        Ok(wanted
+        Ok(requested
             .iter()
-            .filter_map(|&(name, wanted)| {
-                let reason = reason(name, wanted)?;
-                Some(UnchangedFeature { name: name.to_owned(), wanted, reason })
+            .filter_map(|&(name, requested)| {
+                let reason = reason(name, requested)?;
+                Some(UnchangedFeature { name: name.to_owned(), requested, reason })
             })
             .collect())
     }

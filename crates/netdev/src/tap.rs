@@ -44,10 +44,10 @@ pub fn supports_tunnel_gso() -> Result<bool> {
         unshare(CloneFlags::CLONE_NEWNET)
             .map_err(|errno| Error::os("create a network namespace", errno))?;
         let tap = Tap::open("probe")?;
-        let wanted = TUN_F_BASE | TUN_F_UDP_SEGMENT | TUN_F_UDP_TUNNEL_GSO;
+        let offloads = TUN_F_BASE | TUN_F_UDP_SEGMENT | TUN_F_UDP_TUNNEL_GSO;
         // SAFETY: TUNSETOFFLOAD takes its flags by value.
         let set = unsafe {
-            libc::ioctl(tap.fd.as_raw_fd(), libc::TUNSETOFFLOAD, libc::c_ulong::from(wanted))
+            libc::ioctl(tap.fd.as_raw_fd(), libc::TUNSETOFFLOAD, libc::c_ulong::from(offloads))
         };
         Ok(set == 0)
     })
@@ -110,12 +110,12 @@ impl Tap {
                     return Ok(());
                 }
             } else if !Self::delete_persistent(name)? {
-                let (now, wanted) =
+                let (now, needed) =
                     if several { ("one queue", "several") } else { ("several queues", "one") };
                 return Err(Error::invalid(
                     format!("create TAP {name}"),
                     format!(
-                        "a program has it open with {now}, but {wanted} would be needed: \
+                        "a program has it open with {now}, but {needed} would be needed: \
                          stop that program"
                     ),
                 ));

@@ -179,7 +179,7 @@ const BPF_COMMANDS: &[u64] = &[
     26, // BPF_MAP_UPDATE_BATCH
     28, // BPF_LINK_CREATE
     29, // BPF_LINK_UPDATE
-    30, // BPF_LINK_GET_FD_BY_ID: detaches a stray program, with CAP_SYS_ADMIN
+    30, // BPF_LINK_GET_FD_BY_ID: detaches a left-over program, with CAP_SYS_ADMIN
     34, // BPF_LINK_DETACH
 ];
 

@@ -40,8 +40,8 @@ fn veth_has_the_requested_properties_across_namespaces() {
     assert_eq!((there.mac, there.mtu, there.tx_queues, there.up), (far, 1400, 3, true));
     let other = a.netlink().other_end(&near).unwrap();
     assert_eq!((other.name.as_str(), other.index, other.mac), ("far0", there.index, far));
-    let lone = a.netlink().create(&LinkSpec::new("br0"), &LinkKind::Bridge).unwrap();
-    assert!(a.netlink().other_end(&link(&a, lone)).unwrap_err().is_not_found());
+    let bridge = a.netlink().create(&LinkSpec::new("br0"), &LinkKind::Bridge).unwrap();
+    assert!(a.netlink().other_end(&link(&a, bridge)).unwrap_err().is_not_found());
 
     b.netlink().delete(there.index).unwrap();
     assert!(a.netlink().link("near0").unwrap_err().is_not_found());

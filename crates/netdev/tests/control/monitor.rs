@@ -8,16 +8,16 @@ use netdev::{
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use testkit::host::{TestHost, pair, wait_until};
 
-/// Waits until an event satisfies `wanted`, and returns all events up to it.
+/// Waits until an event satisfies `is_expected`, and returns all events up to it.
 fn wait_for(
     monitor: &mut Monitor,
     what: &str,
-    wanted: impl Fn(&NetlinkEvent) -> bool,
+    is_expected: impl Fn(&NetlinkEvent) -> bool,
 ) -> Vec<NetlinkEvent> {
     let mut seen = Vec::new();
     wait_until(Duration::from_secs(10), what, || {
         seen.extend(monitor.drain().unwrap());
-        seen.iter().any(&wanted)
+        seen.iter().any(&is_expected)
     });
     seen
 }

@@ -31,8 +31,11 @@ fn last_value_counts_when_a_feature_is_given_twice() {
     let ethtool = a.ethtool().unwrap();
     let unchanged = ethtool.set_features(&end.name, &[(TSO, true), (TSO, false)]).unwrap();
     assert!(!ethtool.features(&end.name).unwrap()[TSO].active);
-    let first =
-        UnchangedFeature { name: TSO.to_owned(), wanted: true, reason: UnchangedReason::Depends };
+    let first = UnchangedFeature {
+        name: TSO.to_owned(),
+        requested: true,
+        reason: UnchangedReason::Depends,
+    };
     assert_eq!(unchanged, [first]);
 }
 
@@ -43,7 +46,7 @@ fn result_names_unchanged_features_with_the_reason() {
     let (end, _) = pair(&a, &b);
     let ethtool = a.ethtool().unwrap();
     assert_eq!(ethtool.set_features(&end.name, &[(CHECKSUM, false), (TSO, false)]).unwrap(), []);
-    let wishes = [
+    let settings = [
         (TSO, true),
         ("no-such-feature", true),
         ("vlan-challenged", true),
@@ -52,9 +55,9 @@ fn result_names_unchanged_features_with_the_reason() {
         (TUNNEL_TSO, false),
     ];
     let unchanged =
-        |name: &str, reason| UnchangedFeature { name: name.to_owned(), wanted: true, reason };
+        |name: &str, reason| UnchangedFeature { name: name.to_owned(), requested: true, reason };
     assert_eq!(
-        ethtool.set_features(&end.name, &wishes).unwrap(),
+        ethtool.set_features(&end.name, &settings).unwrap(),
         [
             unchanged(TSO, UnchangedReason::Depends),
             unchanged("no-such-feature", UnchangedReason::Unknown),

@@ -145,14 +145,14 @@ fn neighbour_fails_without_an_answer() {
     let (a, b) = (TestHost::new("a"), TestHost::new("b"));
     let (end, _) = pair(&a, &b);
     let [x, y, z, _] = end.ip4.octets();
-    let nobody = IpAddr::from([x, y, z, 99]);
+    let unused_address = IpAddr::from([x, y, z, 99]);
     a.sysctl("net/ipv4/neigh/eth0/retrans_time_ms", "100").unwrap();
-    a.netlink().use_neighbour(end.index, nobody).unwrap();
+    a.netlink().use_neighbour(end.index, unused_address).unwrap();
     wait_until(Duration::from_secs(10), "resolution fails", || {
-        let neighbour = a.netlink().neighbour(end.index, nobody).unwrap();
+        let neighbour = a.netlink().neighbour(end.index, unused_address).unwrap();
         neighbour.is_none_or(|neighbour| neighbour.state == NeighbourState::Failed)
     });
-    let neighbour = a.netlink().neighbour(end.index, nobody).unwrap();
+    let neighbour = a.netlink().neighbour(end.index, unused_address).unwrap();
     assert_eq!(neighbour.and_then(|neighbour| neighbour.usable_mac()), None);
 }
 

@@ -52,11 +52,11 @@ fn too_big_is_received_for_every_tunnel() {
     for v6 in [false, true] {
         let path = path(v6);
         let socket = path.a.run(|| TooBigSocket::open(path.local, Some(path.near.index))).unwrap();
-        let hear = || wait_for("a message", || socket.recv().unwrap());
-        let expected = |told: TooBig, protocol, quoted| TooBig {
+        let wait_for_message = || wait_for("a message", || socket.recv().unwrap());
+        let expected = |report: TooBig, protocol, quoted| TooBig {
             mtu: 1400,
             // If the router received a super-packet, the quoted length is longer than one segment.
-            quoted_len: told.quoted_len,
+            quoted_len: report.quoted_len,
             dont_fragment: true,
             local: path.local,
             remote: path.remote,
@@ -75,12 +75,12 @@ fn too_big_is_received_for_every_tunnel() {
         let payload = pattern(20_000);
         let segments = tcp_frame(macs, &[], flow, &payload, Some(1400));
         let ports = Quoted::Ports { src: 50_000, dst: 7471 };
-        let told = wait_for("a message", || {
+        let report = wait_for("a message", || {
             packets.send(&segments).unwrap();
             socket.recv().unwrap()
         });
-        assert_eq!(told, expected(told, Protocol::TCP, ports));
-        assert!(told.quoted_len > 1400);
+        assert_eq!(report, expected(report, Protocol::TCP, ports));
+        assert!(report.quoted_len > 1400);
         std::thread::sleep(std::time::Duration::from_millis(50));
         while socket.recv().unwrap().is_some() {}
         let mtu = || path.a.netlink().route_get(path.remote, None).unwrap().mtu;
@@ -90,11 +90,11 @@ fn too_big_is_received_for_every_tunnel() {
         let header = [0x20, 0, 0x65, 0x58, 0, 0, 0x12, 0x34];
         let to = RawTx { dst: path.remote, tos: 0, ttl: None };
         gre.send(&to, &[IoSlice::new(&header), IoSlice::new(&payload[..1400])]).unwrap();
-        let told = hear();
+        let report = wait_for_message();
         let quoted = Quoted::Gre { start: [0x20, 0, 0x65, 0x58], key: Some(0x1234) };
-        assert_eq!(told, expected(told, Protocol::GRE, quoted));
+        assert_eq!(report, expected(report, Protocol::GRE, quoted));
         let ip_len = if v6 { 40 } else { 20 };
-        assert_eq!(told.quoted_len, ip_len + header.len() + 1400);
+        assert_eq!(report.quoted_len, ip_len + header.len() + 1400);
         if v6 {
             assert_eq!(mtu(), 1500, "the kernel does not learn from raw IPv6");
         } else {
@@ -102,7 +102,7 @@ fn too_big_is_received_for_every_tunnel() {
         }
         // The socket ignores the path MTU that the kernel has learned.
         gre.send(&to, &[IoSlice::new(&header), IoSlice::new(&payload[..1400])]).unwrap();
-        hear();
+        wait_for_message();
         assert_eq!(socket.ignored(), 0);
     }
 }
@@ -122,19 +122,19 @@ fn too_big_of_vxlan_is_recognised_and_other_messages_are_skipped() {
         let dst = SocketAddr::new(path.remote, 4789);
         let train = TxUdpBatch { dst, entropy: 5, tos: 0, ttl: None, gso_size: Some(1400) };
         pool.send(&train, &[IoSlice::new(&pattern(13_000))]).unwrap();
-        let told = wait_for("a message", || socket.recv().unwrap());
+        let report = wait_for("a message", || socket.recv().unwrap());
         let quoted = Quoted::Ports { src: pool.ports().0 + 5, dst: 4789 };
         let (local, remote) = (path.local, path.remote);
         let expected = TooBig {
             mtu: 1400,
-            quoted_len: told.quoted_len,
+            quoted_len: report.quoted_len,
             dont_fragment: true,
             local,
             remote,
             protocol: Protocol::UDP,
             quoted,
         };
-        assert_eq!(told, expected);
+        assert_eq!(report, expected);
         assert_eq!(socket.ignored() > 0, !v6, "{}", socket.ignored());
     }
 }

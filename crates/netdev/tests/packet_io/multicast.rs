@@ -52,16 +52,19 @@ fn datagrams_to_a_group_are_received_only_by_its_members() {
         to(SocketAddr::new(remote, PORT), b"unicast");
 
         let mut packet = big_packet();
-        let mut hear = |socket: &UdpUnderlay| -> (Vec<u8>, RxUdpBatch) {
+        let mut receive = |socket: &UdpUnderlay| -> (Vec<u8>, RxUdpBatch) {
             let train = wait_for("a datagram", || socket.recv(&mut packet).unwrap());
             (packet.to_vec(), train)
         };
-        let (bytes, heard) = hear(&member);
+        let (bytes, received) = receive(&member);
         assert_eq!(bytes, payload);
         let source = SocketAddr::new(local, pool.ports().0 + 3);
-        assert_eq!((heard.source, heard.gso_size, heard.ttl), (source, Some(1400), Some(9)));
-        assert_eq!(hear(&of_other).0, b"other");
-        assert_eq!(hear(&unicast).0, b"unicast");
+        assert_eq!(
+            (received.source, received.gso_size, received.ttl),
+            (source, Some(1400), Some(9))
+        );
+        assert_eq!(receive(&of_other).0, b"other");
+        assert_eq!(receive(&unicast).0, b"unicast");
         for silent in [&member, &of_other, &unicast, &own] {
             assert_eq!(silent.recv(&mut packet).unwrap(), None);
         }

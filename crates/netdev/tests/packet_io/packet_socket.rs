@@ -318,7 +318,7 @@ fn group_shares_frames_by_flow_and_ignores_the_hosts_own() {
             socket.send(&datagram(999, 9, ends.1.mac, false)).unwrap();
         }
         tx.send(&datagram(2000, 0, ends.0.mac, false)).unwrap();
-        let mut heard = std::collections::BTreeMap::<u16, Vec<(usize, u8)>>::new();
+        let mut received = std::collections::BTreeMap::<u16, Vec<(usize, u8)>>::new();
         wait_for("all frames", || {
             for (index, socket) in group.iter().enumerate() {
                 while socket.recv(&mut packet).unwrap().is_some() {
@@ -327,20 +327,20 @@ fn group_shares_frames_by_flow_and_ignores_the_hosts_own() {
                         let reversed = usize::from(frame[34..36] == [0, 53]) * 2;
                         let at = 34 + reversed;
                         let port = u16::from_be_bytes([frame[at], frame[at + 1]]);
-                        heard.entry(port).or_default().push((index, frame[42]));
+                        received.entry(port).or_default().push((index, frame[42]));
                     }
                 }
             }
-            heard.contains_key(&2000).then_some(())
+            received.contains_key(&2000).then_some(())
         });
-        heard.remove(&2000);
-        assert_eq!(heard.len(), 100, "none of the port 999");
-        for flow in heard.values() {
+        received.remove(&2000);
+        assert_eq!(received.len(), 100, "none of the port 999");
+        for flow in received.values() {
             let socket = flow[0].0;
             assert_eq!(flow[..], [(socket, 0), (socket, 1), (socket, 2)]);
         }
         for socket in 0..group.len() {
-            assert!(heard.values().any(|flow| flow[0].0 == socket), "{socket} has nothing");
+            assert!(received.values().any(|flow| flow[0].0 == socket), "{socket} has nothing");
         }
     }
 }

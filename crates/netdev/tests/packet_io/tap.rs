@@ -177,7 +177,7 @@ fn queues_share_a_guests_frames_by_flow() {
         }
     }
     // For each source port: the queue and the payload of each datagram, in order.
-    let mut heard = std::collections::BTreeMap::<u16, Vec<(usize, u8)>>::new();
+    let mut received = std::collections::BTreeMap::<u16, Vec<(usize, u8)>>::new();
     let mut packet = big_packet();
     wait_for("all datagrams", || {
         for (index, queue) in queues.iter().enumerate() {
@@ -185,18 +185,18 @@ fn queues_share_a_guests_frames_by_flow() {
                 let frame = packet.head();
                 if frame[12..14] == [8, 0] && frame[23] == 17 {
                     let port = u16::from_be_bytes([frame[34], frame[35]]);
-                    heard.entry(port).or_default().push((index, frame[42]));
+                    received.entry(port).or_default().push((index, frame[42]));
                 }
             }
         }
-        (heard.values().map(Vec::len).sum::<usize>() == 180).then_some(())
+        (received.values().map(Vec::len).sum::<usize>() == 180).then_some(())
     });
-    for flow in heard.values() {
+    for flow in received.values() {
         let queue = flow[0].0;
         assert_eq!(flow[..], [(queue, 0), (queue, 1), (queue, 2)]);
     }
     for queue in 0..3 {
-        assert!(heard.values().any(|flow| flow[0].0 == queue), "queue {queue} has nothing");
+        assert!(received.values().any(|flow| flow[0].0 == queue), "queue {queue} has nothing");
     }
 
     // A frame reaches the guest through any queue.

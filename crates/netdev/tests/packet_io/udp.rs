@@ -269,19 +269,20 @@ fn group_shares_a_port_by_sender_and_refuses_other_sockets() {
             }
         }
         // Each source port is received by one socket, in order.
-        let mut heard = vec![Vec::new(); count.into()];
+        let mut received = vec![Vec::new(); count.into()];
         let (mut packet, mut total) = (big_packet(), [0; 3]);
         wait_for("all datagrams", || {
             for (index, socket) in group.iter().enumerate() {
                 while let Some(train) = socket.recv(&mut packet).unwrap() {
                     assert_eq!(train.ttl, None);
-                    heard[usize::from(train.source.port() - base)].push((index, packet.to_vec()));
+                    received[usize::from(train.source.port() - base)]
+                        .push((index, packet.to_vec()));
                     total[index] += 1;
                 }
             }
             (total.iter().sum::<usize>() == 3 * usize::from(count)).then_some(())
         });
-        for of_port in &heard {
+        for of_port in &received {
             let index = of_port[0].0;
             let expected = [0, 1, 2].map(|round: u32| (index, round.to_be_bytes().to_vec()));
             assert_eq!(of_port[..], expected);
