@@ -317,10 +317,10 @@ impl Control {
     fn stop_redirecting(&mut self, underlay: &Underlay) {
         let Some(programs) = &mut self.programs else { return };
         let is_for = |redirect: PortRedirect| {
-            let is_led = |it: &TunnelConfig| {
+            let is_redirected = |it: &TunnelConfig| {
                 it.spec.tunnel.descriptor().has_gro_device && it.spec.port == redirect.tunnel_port
             };
-            underlay.tunnels.iter().any(is_led)
+            underlay.tunnels.iter().any(is_redirected)
         };
         if programs.redirect.is_some_and(|redirect| !is_for(redirect)) {
             programs.redirect = None;

@@ -193,7 +193,7 @@ impl Forwarder {
     }
 
     /// Copies a frame that a guest has sent to the observers of its port.
-    pub(super) fn show_guest_frame(&mut self, port: PortNo, packet: &PacketBuf) {
+    pub(super) fn copy_to_watchers(&mut self, port: PortNo, packet: &PacketBuf) {
         if !self.out.watchers.is_empty() {
             self.out.watchers.frame(port, CaptureDirection::FromGuest, packet);
         }

@@ -16,7 +16,7 @@ use datapath::stats::{PathMtuReport, PathMtuReports};
 use flow::EndpointId;
 use netdev::icmp::TooBigSocket;
 use netdev::{Error, Ifindex};
-use policy::{Ignored, Limits, Tunnel};
+use policy::{IgnoreReason, Limits, Tunnel};
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::net::IpAddr;
 use std::ops::Range;
@@ -32,7 +32,7 @@ const LOG_INTERVAL: Duration = Duration::from_secs(10);
 
 /// A believed path MTU.
 #[derive(Clone, Copy, Debug)]
-struct BelievedPathMtu {
+struct LearnedPathMtu {
     /// From this host's address to the end point's.
     path: (IpAddr, IpAddr),
     /// In bytes of outer packet.
@@ -48,7 +48,7 @@ struct BelievedPathMtu {
 struct IgnoredReports {
     total: u64,
     /// Reports since the last log message.
-    unlogged: u64,
+    since_last_log: u64,
     logged: Option<Instant>,
 }
 
@@ -61,13 +61,13 @@ pub(super) struct PathMtuDiscovery {
     /// The least path MTU that is believed, in bytes.
     least: u16,
     /// The same for single end points, by remote address.
-    least_of: BTreeMap<IpAddr, u16>,
+    least_by_remote: BTreeMap<IpAddr, u16>,
     /// The tunnels by local and remote address.
     tunnels: HashMap<(IpAddr, IpAddr), Vec<Tunnel>>,
-    found: HashMap<EndpointId, BelievedPathMtu>,
+    found: HashMap<EndpointId, LearnedPathMtu>,
     /// The number of believed reports.
     believed: u64,
-    ignored: BTreeMap<Ignored, IgnoredReports>,
+    ignored: BTreeMap<IgnoreReason, IgnoredReports>,
 }
 
 impl PathMtuDiscovery {
@@ -77,7 +77,7 @@ impl PathMtuDiscovery {
             sockets: Vec::new(),
             source_ports,
             least: 0,
-            least_of: BTreeMap::new(),
+            least_by_remote: BTreeMap::new(),
             tunnels: HashMap::new(),
             found: HashMap::new(),
             believed: 0,
@@ -90,7 +90,7 @@ impl PathMtuDiscovery {
     /// forgotten.
     pub(super) fn follow(&mut self, underlay: &Underlay) -> Vec<PathMtu> {
         self.least = underlay.least_path_mtu_bytes;
-        self.least_of.clone_from(&underlay.least_path_mtus);
+        self.least_by_remote.clone_from(&underlay.least_path_mtus);
         self.tunnels.clear();
         let mut paths: HashSet<(EndpointId, (IpAddr, IpAddr))> = HashSet::new();
         for &EndpointConfig { id, spec, local, remote } in &underlay.endpoints {
@@ -99,7 +99,7 @@ impl PathMtuDiscovery {
             paths.insert((id, (local, remote)));
         }
         // A number may now mean another end point.
-        let is_wrong = |id: &EndpointId, it: &mut BelievedPathMtu| {
+        let is_wrong = |id: &EndpointId, it: &mut LearnedPathMtu| {
             it.mtu < underlay.least_path_mtu(it.path.1) || !paths.contains(&(*id, it.path))
         };
         let forgotten = self.found.extract_if(is_wrong).map(|(id, _)| (id, None));
@@ -148,16 +148,16 @@ impl PathMtuDiscovery {
     ) {
         let path = (report.local, report.remote);
         let Some(tunnels) = self.tunnels.get(&path) else {
-            return self.ignore(Ignored::UnknownEndPoint, report, router, now);
+            return self.ignore(IgnoreReason::UnknownEndPoint, report, router, now);
         };
-        let mut results: Vec<Result<EndpointId, Ignored>> = Vec::new();
+        let mut results: Vec<Result<EndpointId, IgnoreReason>> = Vec::new();
         for tunnel in tunnels.iter().filter(|tunnel| tunnel.has_carrier(report)) {
             let believed = self.found.get(&tunnel.id).map(|it| it.mtu);
-            let limits = Limits { least: self.least(report.remote), believed };
+            let limits = Limits { least: self.least_mtu(report.remote), believed };
             let result = policy::judge(report, tunnel, &self.source_ports, limits);
             results.push(result.map(|mtu| {
-                let believe = BelievedPathMtu { path, mtu, router: Some(router), at: now };
-                self.found.insert(tunnel.id, believe);
+                let learned = LearnedPathMtu { path, mtu, router: Some(router), at: now };
+                self.found.insert(tunnel.id, learned);
                 if believed != Some(mtu) {
                     let remote = report.remote;
                     messages::log!(PATH_MTU_LOWERED, %remote, %router, mtu, "path MTU is lower");
@@ -171,7 +171,7 @@ impl PathMtuDiscovery {
             self.believed += 1;
         } else {
             let why = results.first().and_then(|result| result.err());
-            self.ignore(why.unwrap_or(Ignored::WrongTunnel), report, router, now);
+            self.ignore(why.unwrap_or(IgnoreReason::WrongTunnel), report, router, now);
         }
     }
 
@@ -191,11 +191,11 @@ impl PathMtuDiscovery {
             messages::log!(PATH_MTU_RAISED, remote = %path.1, "the path carries its MTU again");
             return Some((id, None));
         }
-        let mtu = mtu.max(self.least(path.1));
+        let mtu = mtu.max(self.least_mtu(path.1));
         if before.is_some_and(|it| is_reported && it.mtu <= mtu) {
             return None;
         }
-        self.found.insert(id, BelievedPathMtu { path, mtu, router: None, at: now });
+        self.found.insert(id, LearnedPathMtu { path, mtu, router: None, at: now });
         if before.is_some_and(|it| it.mtu == mtu) {
             return None;
         }
@@ -208,34 +208,34 @@ impl PathMtuDiscovery {
     }
 
     /// The least path MTU that is believed of the path to `remote`.
-    fn least(&self, remote: IpAddr) -> u16 {
-        self.least_of.get(&remote).copied().unwrap_or(self.least)
+    fn least_mtu(&self, remote: IpAddr) -> u16 {
+        self.least_by_remote.get(&remote).copied().unwrap_or(self.least)
     }
 
     /// Counts an ignored report, and logs it at a limited rate.
-    fn ignore(&mut self, reason: Ignored, report: &TooBig, router: IpAddr, now: Instant) {
+    fn ignore(&mut self, reason: IgnoreReason, report: &TooBig, router: IpAddr, now: Instant) {
         let count = self.ignored.entry(reason).or_default();
         count.total += 1;
-        count.unlogged += 1;
+        count.since_last_log += 1;
         let is_recent = |at: Instant| now.saturating_duration_since(at) < LOG_INTERVAL;
         // Repeated reports are normal while packets are on the way.
-        if reason == Ignored::NotLower || count.logged.is_some_and(is_recent) {
+        if reason == IgnoreReason::NotLower || count.logged.is_some_and(is_recent) {
             return;
         }
-        let reports = std::mem::take(&mut count.unlogged);
+        let reports = std::mem::take(&mut count.since_last_log);
         count.logged = Some(now);
         let TooBig { mtu, local, remote, .. } = report;
         let protocol = report.protocol.0;
         messages::log!(
             PATH_MTU_IGNORED,
             %router, %local, %remote, protocol, mtu, reports,
-            "ignored an ICMP report of a path MTU: {}", reason.why()
+            "ignored an ICMP report of a path MTU: {}", reason.description()
         );
     }
 
     /// Removes expired path MTUs; returns them as changes.
     pub(super) fn expire(&mut self, now: Instant) -> Vec<PathMtu> {
-        let is_old = |_: &EndpointId, it: &mut BelievedPathMtu| {
+        let is_old = |_: &EndpointId, it: &mut LearnedPathMtu| {
             now.saturating_duration_since(it.at) > MAX_AGE
         };
         self.found.extract_if(is_old).map(|(id, _)| (id, None)).collect()
@@ -344,17 +344,17 @@ mod tests {
     #[test]
     fn lowest_path_mtu_is_valid_for_ten_minutes() {
         let (mut paths, start) = (paths(), Instant::now());
-        let mut said = |mtu, minutes: u64| {
+        let mut changes_after = |mtu, minutes: u64| {
             let quoted = Quoted::Ports { src: 49_152, dst: 7471 };
             let now = start + Duration::from_secs(minutes * 60);
             let changes = handle(&mut paths, &report(mtu, Protocol::TCP, quoted), now);
             changes.into_iter().chain(paths.expire(now)).map(|(_, mtu)| mtu).collect::<Vec<_>>()
         };
-        assert_eq!(said(1400, 0), [Some(1400)]);
-        assert_eq!(said(1450, 1), []);
-        assert_eq!(said(1300, 2), [Some(1300)]);
-        assert_eq!(said(1300, 11), [], "a repeated report extends the time");
-        assert_eq!(said(1450, 22), [None]);
+        assert_eq!(changes_after(1400, 0), [Some(1400)]);
+        assert_eq!(changes_after(1450, 1), []);
+        assert_eq!(changes_after(1300, 2), [Some(1300)]);
+        assert_eq!(changes_after(1300, 11), [], "a repeated report extends the time");
+        assert_eq!(changes_after(1450, 22), [None]);
     }
 
     #[test]
@@ -397,22 +397,22 @@ mod tests {
 
     #[test]
     fn belief_ends_when_the_end_point_or_the_least_path_mtu_changes() {
-        let told = || {
+        let reported = || {
             let mut paths = paths();
             handle(&mut paths, &report(1400, Protocol::UDP, VXLAN), Instant::now());
             paths
         };
-        assert_eq!(told().follow(&underlay()), [(EndpointId(0), Some(1400))]);
+        assert_eq!(reported().follow(&underlay()), [(EndpointId(0), Some(1400))]);
         let strict = Underlay { least_path_mtu_bytes: 1401, ..underlay() };
-        assert_eq!(told().follow(&strict), [(EndpointId(0), None)]);
+        assert_eq!(reported().follow(&strict), [(EndpointId(0), None)]);
         let strict = Underlay { least_path_mtus: [(host(2), 1401)].into(), ..underlay() };
-        assert_eq!(told().follow(&strict), [(EndpointId(0), None)]);
+        assert_eq!(reported().follow(&strict), [(EndpointId(0), None)]);
         let other = Underlay { least_path_mtus: [(host(3), 1401)].into(), ..underlay() };
-        assert_eq!(told().follow(&other), [(EndpointId(0), Some(1400))]);
+        assert_eq!(reported().follow(&other), [(EndpointId(0), Some(1400))]);
         let mut moved = underlay();
         moved.endpoints.iter_mut().for_each(|endpoint| endpoint.remote = host(3));
-        assert_eq!(told().follow(&moved), [(EndpointId(0), None)]);
-        assert_eq!(told().follow(&Underlay::default()), [(EndpointId(0), None)]);
+        assert_eq!(reported().follow(&moved), [(EndpointId(0), None)]);
+        assert_eq!(reported().follow(&Underlay::default()), [(EndpointId(0), None)]);
     }
 
     #[test]
@@ -441,9 +441,9 @@ mod tests {
         for _ in 0..1000 {
             handle(&mut paths, &report(552, Protocol::UDP, VXLAN), start);
         }
-        let count = |paths: &PathMtuDiscovery| paths.ignored[&Ignored::BelowLeast];
-        assert_eq!((count(&paths).total, count(&paths).unlogged), (1000, 999));
+        let count = |paths: &PathMtuDiscovery| paths.ignored[&IgnoreReason::BelowLeast];
+        assert_eq!((count(&paths).total, count(&paths).since_last_log), (1000, 999));
         handle(&mut paths, &report(552, Protocol::UDP, VXLAN), start + LOG_INTERVAL);
-        assert_eq!((count(&paths).total, count(&paths).unlogged), (1001, 0));
+        assert_eq!((count(&paths).total, count(&paths).since_last_log), (1001, 0));
     }
 }

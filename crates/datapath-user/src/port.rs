@@ -106,11 +106,11 @@ impl Port {
     fn refused(&mut self, error: &Error) {
         let text = error.to_string();
         let kind = Some((discriminant(error), error.errno()));
-        let is_news = match &self.state {
+        let is_new_failure = match &self.state {
             DeviceState::Closed(Some(failure)) => failure.kind != kind,
             _ => true,
         };
-        if is_news {
+        if is_new_failure {
             messages::log!(
                 PORT_NOT_OPENED,
                 port = %self.config.name,

@@ -36,7 +36,7 @@ impl MtuNeeded {
     }
 
     /// A warning if `mtu` is too low, with the remedy.
-    fn unmet_by(self, mtu: u32) -> Option<String> {
+    fn low_mtu_warning(self, mtu: u32) -> Option<String> {
         let Self { tunnels, tags } = self;
         let needed = tunnels.max(tags);
         if mtu >= u32::from(needed) {
@@ -107,7 +107,8 @@ impl UplinkWatch {
             };
             messages::log!(UPLINK_CHANGED, uplink = %self.device, "uplink is {text}");
         }
-        let too_low = link.and_then(|link| Some((link.mtu, self.mtu_needed.unmet_by(link.mtu)?)));
+        let too_low =
+            link.and_then(|link| Some((link.mtu, self.mtu_needed.low_mtu_warning(link.mtu)?)));
         let mtu = too_low.as_ref().map(|(mtu, _)| *mtu);
         if let Some((_, text)) = too_low
             && mtu != self.mtu_too_low
@@ -125,11 +126,11 @@ mod tests {
     #[test]
     fn mtu_is_found_too_low_when_tunnels_or_tags_need_more() {
         let needed = MtuNeeded { tunnels: 9000, tags: 1504 };
-        assert_eq!(needed.unmet_by(9000), None);
-        let text = needed.unmet_by(1500).unwrap();
+        assert_eq!(needed.low_mtu_warning(9000), None);
+        let text = needed.low_mtu_warning(1500).unwrap();
         assert!(text.contains("set it to 9000, or write underlay_mtu = 1500"), "{text}");
-        let text = MtuNeeded { tunnels: 0, tags: 1504 }.unmet_by(1500).unwrap();
+        let text = MtuNeeded { tunnels: 0, tags: 1504 }.low_mtu_warning(1500).unwrap();
         assert!(text.contains("set it to 1504") && text.contains("4 bytes less"), "{text}");
-        assert_eq!(MtuNeeded { tunnels: 0, tags: 0 }.unmet_by(68), None);
+        assert_eq!(MtuNeeded { tunnels: 0, tags: 0 }.low_mtu_warning(68), None);
     }
 }

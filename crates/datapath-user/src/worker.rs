@@ -207,11 +207,11 @@ impl Worker {
             None
         };
         if let Some(reason) = refused {
-            forwarder.show_guest_frame(port, packet);
+            forwarder.copy_to_watchers(port, packet);
             return forwarder.drop_packet(port, reason, packet);
         }
         let settled = packet::complete_misplaced_checksum(packet);
-        forwarder.show_guest_frame(port, packet);
+        forwarder.copy_to_watchers(port, packet);
         match settled {
             Ok(()) => forwarder.forward(port, None, packet),
             Err(_) => forwarder.drop_packet(port, DropReason::Malformed, packet),

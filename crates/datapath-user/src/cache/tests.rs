@@ -80,8 +80,8 @@ fn put_is_refused_when_full_or_when_two_matches_have_one_number() {
     let mut cache = Cache::new(CacheLimits { megaflows: 2 });
     let [(_, first), (key, second), (_, third)] = [to(1, 1), to(2, 2), to(3, 3)];
     cache.put(&first).unwrap();
-    let imposter = Megaflow { id: first.id, ..second.clone() };
-    assert_eq!(cache.put(&imposter), Err(PutRefused::Collision));
+    let colliding = Megaflow { id: first.id, ..second.clone() };
+    assert_eq!(cache.put(&colliding), Err(PutRefused::Collision));
     assert!(cache.look_up(&key, 1, 1).is_none());
     cache.put(&second).unwrap();
     assert_eq!(cache.put(&third), Err(PutRefused::Full));

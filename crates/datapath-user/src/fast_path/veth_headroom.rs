@@ -86,10 +86,10 @@ pub(crate) fn withdraw(netlink: &Netlink, index: Ifindex) -> Result<(), Error> {
 pub(super) fn release_all(netlink: &Netlink) -> Result<(), Error> {
     let links = netlink.links()?;
     let is_our_bridge = |index| links.iter().any(|link| link.index == index && is_ours(link));
-    let is_lent = |link: &&Link| {
+    let is_foreign_port = |link: &&Link| {
         !is_ours(link) && !super::veth::is_ours(link) && link.master.is_some_and(is_our_bridge)
     };
-    for link in links.iter().filter(is_lent) {
+    for link in links.iter().filter(is_foreign_port) {
         match super::release_interface(netlink, link.index) {
             Err(error) if error.is_not_found() => {}
             result => result?,

@@ -17,7 +17,7 @@ use wire::{TooBig, icmp::too_big};
 
 /// Why a report is ignored.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
-pub(in crate::path_mtu) enum Ignored {
+pub(in crate::path_mtu) enum IgnoreReason {
     /// No tunnel leads from the quoted source to the quoted destination.
     UnknownEndPoint,
     /// No tunnel to that end point has the quoted protocol and destination port.
@@ -38,7 +38,7 @@ pub(in crate::path_mtu) enum Ignored {
     NotLower,
 }
 
-impl Ignored {
+impl IgnoreReason {
     /// The name of its counter.
     pub(in crate::path_mtu) const fn name(self) -> &'static str {
         match self {
@@ -55,7 +55,7 @@ impl Ignored {
     }
 
     /// The reason in words, for the log.
-    pub(in crate::path_mtu) const fn why(self) -> &'static str {
+    pub(in crate::path_mtu) const fn description(self) -> &'static str {
         match self {
             Self::UnknownEndPoint => "it quotes a packet between addresses without a tunnel",
             Self::WrongTunnel => "it quotes a protocol or port of no tunnel to that address",
@@ -135,29 +135,29 @@ pub(in crate::path_mtu) fn judge(
     tunnel: &Tunnel,
     source_ports: &Range<u32>,
     limits: Limits,
-) -> Result<u16, Ignored> {
+) -> Result<u16, IgnoreReason> {
     match report.quoted {
         Quoted::Ports { src, .. } if !source_ports.contains(&src.into()) => {
-            return Err(Ignored::WrongSourcePort);
+            return Err(IgnoreReason::WrongSourcePort);
         }
         Quoted::Gre { start, .. } if tunnel.gre_start != Some(start) => {
-            return Err(Ignored::WrongGreHeader);
+            return Err(IgnoreReason::WrongGreHeader);
         }
         Quoted::Ports { .. } | Quoted::Gre { .. } => {}
-        Quoted::Other => return Err(Ignored::TruncatedQuote),
+        Quoted::Other => return Err(IgnoreReason::TruncatedQuote),
     }
     if !report.dont_fragment {
-        return Err(Ignored::MayFragment);
+        return Err(IgnoreReason::MayFragment);
     }
     if usize::from(report.mtu) >= report.quoted_len {
-        return Err(Ignored::WouldFit);
+        return Err(IgnoreReason::WouldFit);
     }
     if report.mtu < limits.least.max(rfc_least(report.local)) {
-        return Err(Ignored::BelowLeast);
+        return Err(IgnoreReason::BelowLeast);
     }
     let is_lower = report.mtu < tunnel.spec.path_mtu_bytes;
     if !is_lower || limits.believed.is_some_and(|believed| report.mtu > believed) {
-        return Err(Ignored::NotLower);
+        return Err(IgnoreReason::NotLower);
     }
     Ok(report.mtu)
 }
@@ -211,7 +211,7 @@ pub(in crate::path_mtu) mod tests {
         (tunnel(TunnelType::Vxlan, 4789, false), report(Protocol::UDP, quoted))
     }
 
-    fn judged(report: &TooBig, tunnel: &Tunnel, limits: Limits) -> Result<u16, Ignored> {
+    fn judged(report: &TooBig, tunnel: &Tunnel, limits: Limits) -> Result<u16, IgnoreReason> {
         judge(report, tunnel, &PORTS, limits)
     }
 
@@ -234,37 +234,37 @@ pub(in crate::path_mtu) mod tests {
         let (vxlan, plain) = vxlan();
         let ports = |src| Quoted::Ports { src, dst: 4789 };
         for (quoted, why) in [
-            (ports(49_151), Ignored::WrongSourcePort),
-            (ports(49_216), Ignored::WrongSourcePort),
-            (ports(4789), Ignored::WrongSourcePort),
-            (Quoted::Other, Ignored::TruncatedQuote),
+            (ports(49_151), IgnoreReason::WrongSourcePort),
+            (ports(49_216), IgnoreReason::WrongSourcePort),
+            (ports(4789), IgnoreReason::WrongSourcePort),
+            (Quoted::Other, IgnoreReason::TruncatedQuote),
         ] {
             assert_eq!(judged(&TooBig { quoted, ..plain }, &vxlan, LIMITS), Err(why), "{quoted:?}");
         }
         let report = TooBig { dont_fragment: false, ..plain };
-        assert_eq!(judged(&report, &vxlan, LIMITS), Err(Ignored::MayFragment));
+        assert_eq!(judged(&report, &vxlan, LIMITS), Err(IgnoreReason::MayFragment));
     }
 
     #[test]
     fn report_is_ignored_when_its_mtu_is_implausible() {
         let (vxlan, plain) = vxlan();
         for (mtu, quoted_len, why) in [
-            (1400, 1400, Ignored::WouldFit),
-            (1400, 600, Ignored::WouldFit),
-            (1500, 65_000, Ignored::NotLower),
-            (9000, 65_000, Ignored::NotLower),
-            (1279, 1500, Ignored::BelowLeast),
-            (552, 1500, Ignored::BelowLeast),
-            (300, 1500, Ignored::BelowLeast),
-            (68, 1500, Ignored::BelowLeast),
-            (0, 1500, Ignored::BelowLeast),
-            (508, 600, Ignored::BelowLeast),
+            (1400, 1400, IgnoreReason::WouldFit),
+            (1400, 600, IgnoreReason::WouldFit),
+            (1500, 65_000, IgnoreReason::NotLower),
+            (9000, 65_000, IgnoreReason::NotLower),
+            (1279, 1500, IgnoreReason::BelowLeast),
+            (552, 1500, IgnoreReason::BelowLeast),
+            (300, 1500, IgnoreReason::BelowLeast),
+            (68, 1500, IgnoreReason::BelowLeast),
+            (0, 1500, IgnoreReason::BelowLeast),
+            (508, 600, IgnoreReason::BelowLeast),
         ] {
             let report = TooBig { mtu, quoted_len, ..plain };
             assert_eq!(judged(&report, &vxlan, LIMITS), Err(why), "{mtu} {quoted_len}");
         }
         let limits = Limits { believed: Some(1350), ..LIMITS };
-        assert_eq!(judged(&plain, &vxlan, limits), Err(Ignored::NotLower));
+        assert_eq!(judged(&plain, &vxlan, limits), Err(IgnoreReason::NotLower));
     }
 
     #[test]
@@ -273,12 +273,12 @@ pub(in crate::path_mtu) mod tests {
         let limits = Limits { least: 576, ..LIMITS };
         assert_eq!(judged(&TooBig { mtu: 576, ..plain }, &vxlan, limits), Ok(576));
         let low = TooBig { mtu: 575, ..plain };
-        assert_eq!(judged(&low, &vxlan, limits), Err(Ignored::BelowLeast));
+        assert_eq!(judged(&low, &vxlan, limits), Err(IgnoreReason::BelowLeast));
         let local = "fd00::1".parse().unwrap();
         let low = TooBig { mtu: 1279, local, ..plain };
-        assert_eq!(judged(&low, &vxlan, limits), Err(Ignored::BelowLeast));
+        assert_eq!(judged(&low, &vxlan, limits), Err(IgnoreReason::BelowLeast));
         let limits = Limits { least: 1500, ..LIMITS };
-        assert_eq!(judged(&plain, &vxlan, limits), Err(Ignored::BelowLeast));
+        assert_eq!(judged(&plain, &vxlan, limits), Err(IgnoreReason::BelowLeast));
     }
 
     #[test]
@@ -293,7 +293,7 @@ pub(in crate::path_mtu) mod tests {
             assert_eq!(judged(&quote(sent), &gre, LIMITS), Ok(1400));
             for other in others {
                 let result = judged(&quote(other), &gre, LIMITS);
-                assert_eq!(result, Err(Ignored::WrongGreHeader), "{other:?}");
+                assert_eq!(result, Err(IgnoreReason::WrongGreHeader), "{other:?}");
             }
         }
     }

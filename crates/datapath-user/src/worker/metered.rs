@@ -116,9 +116,9 @@ mod tests {
             let end = |&has_misses: &bool| (turns.batches(), turns.end(has_misses)).0;
             misses.iter().map(end).collect()
         };
-        let calm = measured(&[false; 160]);
-        assert_eq!(calm.iter().sum::<u32>(), 160);
-        assert_eq!(calm.iter().filter(|batches| **batches > 0).count(), 10);
+        let unloaded = measured(&[false; 160]);
+        assert_eq!(unloaded.iter().sum::<u32>(), 160);
+        assert_eq!(unloaded.iter().filter(|batches| **batches > 0).count(), 10);
         measured(&[true]);
         assert_eq!(measured(&[false; METERED_TURNS as usize]), [1; METERED_TURNS as usize]);
         assert_eq!(measured(&[false; 16]).iter().sum::<u32>(), SAMPLED_TURNS);

@@ -16,7 +16,7 @@ const SOURCE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/fast_path/punt_
 
 /// A report of the user datapath.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub enum Told {
+pub enum Report {
     PuntDevice(bool),
     Uplink(Option<Ifindex>),
     Port(PortNo, Option<Port>),
@@ -29,7 +29,7 @@ pub enum Told {
 pub struct Port {
     pub index: Ifindex,
     pub is_usable: bool,
-    pub leads_elsewhere: bool,
+    pub has_peer_in_other_netns: bool,
     pub mtu: u32,
 }
 
@@ -39,7 +39,7 @@ pub struct FakePrograms(Mutex<State>);
 
 #[derive(Debug, Default)]
 struct State {
-    told: Vec<Told>,
+    reports: Vec<Report>,
     /// True if a program is to be attached to the device of each port.
     attaches: bool,
     tap: Option<(Ifindex, PacketSocket)>,
@@ -64,8 +64,8 @@ impl FakePrograms {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn tell(&self, told: Told) {
-        self.state().told.push(told);
+    fn record(&self, report: Report) {
+        self.state().reports.push(report);
     }
 
     /// Attaches a program to the device of a port, or removes it when the device is gone.
@@ -79,20 +79,20 @@ impl FakePrograms {
     }
 
     /// All reports since the last call of [`Self::take`].
-    pub fn told(&self) -> Vec<Told> {
-        self.state().told.clone()
+    pub fn reports(&self) -> Vec<Report> {
+        self.state().reports.clone()
     }
 
     /// The reports since the last call of this function.
-    pub fn take(&self) -> Vec<Told> {
-        std::mem::take(&mut self.state().told)
+    pub fn take(&self) -> Vec<Report> {
+        std::mem::take(&mut self.state().reports)
     }
 
     /// The last report about a port since then.
     pub fn port(&self, port: PortNo) -> Option<Port> {
-        let told = self.told();
-        let mut ports = told.iter().rev().filter_map(|told| match told {
-            Told::Port(number, link) if *number == port => Some(link.clone()),
+        let reports = self.reports();
+        let mut ports = reports.iter().rev().filter_map(|report| match report {
+            Report::Port(number, link) if *number == port => Some(link.clone()),
             _ => None,
         });
         ports.next().flatten()
@@ -174,36 +174,36 @@ fn run(command: &mut Command) {
 
 impl FastPath for FakePrograms {
     fn punt_device(&self, device: Option<Ifindex>) {
-        self.tell(Told::PuntDevice(device.is_some()));
+        self.record(Report::PuntDevice(device.is_some()));
         let mut state = self.state();
         state.tap = device.map(|index| (index, PacketSocket::open_sender(index).unwrap()));
         state.devices.keys().for_each(|port| state.attach(*port));
     }
 
     fn uplink(&self, link: Option<&Link>) {
-        self.tell(Told::Uplink(link.map(|link| link.index)));
+        self.record(Report::Uplink(link.map(|link| link.index)));
         self.state().netns.get_or_insert_with(|| Netns::current().unwrap());
         self.follow(super::UPLINK, link);
     }
 
     fn port(&self, port: PortNo, link: Option<&Link>) {
-        let told = link.map(|link| Port {
+        let port_report = link.map(|link| Port {
             index: link.index,
             is_usable: link.is_usable(),
-            leads_elsewhere: link.has_peer_in_other_netns(),
+            has_peer_in_other_netns: link.has_peer_in_other_netns(),
             mtu: link.mtu,
         });
-        self.tell(Told::Port(port, told));
+        self.record(Report::Port(port, port_report));
         self.follow(port, link);
     }
 
-    fn resolved(&self, news: &[ResolvedNextHop]) {
-        news.iter().for_each(|news| self.tell(Told::Resolved(*news)));
+    fn resolved(&self, changes: &[ResolvedNextHop]) {
+        changes.iter().for_each(|change| self.record(Report::Resolved(*change)));
     }
 
     fn routed(&self, _: &[RouteChange]) {}
 
-    fn path_mtus(&self, news: &[PathMtu]) {
-        news.iter().for_each(|news| self.tell(Told::PathMtu(*news)));
+    fn path_mtus(&self, changes: &[PathMtu]) {
+        changes.iter().for_each(|change| self.record(Report::PathMtu(*change)));
     }
 }

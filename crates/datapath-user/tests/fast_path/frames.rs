@@ -300,9 +300,9 @@ fn tagged_frames_and_gre_of_the_uplink_reach_their_guests() {
     assert_eq!(snapshot.endpoints[0].rx.packets, 10);
 
     // A punted packet whose sender is no end point.
-    let stranger = far.add(&gre, [192, 0, 2, 99].into(), local).unwrap();
+    let unknown_endpoint = far.add(&gre, [192, 0, 2, 99].into(), local).unwrap();
     let mut packet = tcp(100);
-    far.encap(stranger, &key, &mut packet).unwrap().finish(&mut packet);
+    far.encap(unknown_endpoint, &key, &mut packet).unwrap().finish(&mut packet);
     programs.punt(UPLINK, &mut packet);
     wait_until(PATIENCE, "the packet is counted", || {
         uplink_drops(&datapath.snapshot().unwrap(), "unknown_endpoint") == 1

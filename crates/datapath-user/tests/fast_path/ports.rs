@@ -1,7 +1,7 @@
 //! Ports as veth pairs, which stay when the process is killed and are removed when it stops. Also
 //! tests the changes that the datapath reports to the programs.
 
-use super::fake_programs::{FakePrograms, Port, Told};
+use super::fake_programs::{FakePrograms, Port, Report};
 use super::{Lab, MTU, PATIENCE, TAP, config, guest_mac, guest_port, punt};
 use datapath::Datapath;
 use datapath::config::{DeviceConfig, EndpointConfig, PortConfig, TunnelConfig, Underlay};
@@ -47,8 +47,9 @@ fn guest_device_has_its_settings_and_is_removed_with_its_port() {
     assert!(!features["tx-udp_tnl-segmentation"].active && features["tx-tcp-segmentation"].active);
 
     let outer = inner.lower.unwrap().index;
-    let told = Port { index: outer, is_usable: true, leads_elsewhere: true, mtu: MTU.into() };
-    assert_eq!(programs.port(PortNo(1)), Some(told));
+    let reported =
+        Port { index: outer, is_usable: true, has_peer_in_other_netns: true, mtu: MTU.into() };
+    assert_eq!(programs.port(PortNo(1)), Some(reported));
     let quiet = format!(
         "net/ipv6/conf/{}/disable_ipv6",
         lab.host.netlink().link_by_index(outer).unwrap().name
@@ -89,9 +90,9 @@ fn device_in_the_hosts_namespace_is_reported_as_local() {
     let port = PortConfig { device, ..guest_port(1, &lab.peer) };
     let datapath = lab.start(&programs, vec![port]);
     let inner = lab.host.netlink().link("here").unwrap();
-    let told = programs.port(PortNo(1)).unwrap();
-    assert!(told.is_usable && !told.leads_elsewhere);
-    assert_eq!(told.index, inner.lower.unwrap().index);
+    let reported = programs.port(PortNo(1)).unwrap();
+    assert!(reported.is_usable && !reported.has_peer_in_other_netns);
+    assert_eq!(reported.index, inner.lower.unwrap().index);
     datapath.join().unwrap();
     assert!(lab.host.netlink().link("here").unwrap_err().is_not_found());
 }
@@ -253,23 +254,24 @@ fn changes_are_reported_in_order_and_for_all_end_points() {
         ..Underlay::default()
     };
     let datapath = lab.start_with(&programs, vec![guest_port(1, &guest)], underlay.clone());
-    let told = programs.told();
-    let position = |told: &[Told], what: &dyn Fn(&Told) -> bool| told.iter().position(what);
-    let uplink = position(&told, &|it| *it == Told::Uplink(Some(lab.uplink.index))).unwrap();
-    let port = position(&told, &|it| matches!(it, Told::Port(PortNo(1), Some(_)))).unwrap();
-    let punt_device = position(&told, &|it| *it == Told::PuntDevice(true)).unwrap();
-    assert!(punt_device < uplink && uplink < port, "{told:?}");
+    let reports = programs.reports();
+    let position =
+        |reports: &[Report], what: &dyn Fn(&Report) -> bool| reports.iter().position(what);
+    let uplink = position(&reports, &|it| *it == Report::Uplink(Some(lab.uplink.index))).unwrap();
+    let port = position(&reports, &|it| matches!(it, Report::Port(PortNo(1), Some(_)))).unwrap();
+    let punt_device = position(&reports, &|it| *it == Report::PuntDevice(true)).unwrap();
+    assert!(punt_device < uplink && uplink < port, "{reports:?}");
     let hop = NextHop { source: lab.uplink.mac, destination: lab.far.mac };
-    let resolved = Told::Resolved((EndpointId(4), Some(hop)));
-    wait_until(PATIENCE, "the end point is resolved", || programs.told().contains(&resolved));
-    let of_unreachable = |it: &Told| matches!(it, Told::Resolved((EndpointId(5), _)));
-    assert!(!programs.told().iter().any(of_unreachable));
+    let resolved = Report::Resolved((EndpointId(4), Some(hop)));
+    wait_until(PATIENCE, "the end point is resolved", || programs.reports().contains(&resolved));
+    let of_unreachable = |it: &Report| matches!(it, Report::Resolved((EndpointId(5), _)));
+    assert!(!programs.reports().iter().any(of_unreachable));
 
     // The two end points swap numbers.
     let endpoints = vec![endpoint(5, lab.far.ip4.into()), endpoint(4, [203, 0, 113, 1].into())];
     datapath.set_underlay(Underlay { endpoints, ..underlay.clone() }).unwrap();
     assert!(
-        programs.told().contains(&Told::Resolved((EndpointId(4), None))),
+        programs.reports().contains(&Report::Resolved((EndpointId(4), None))),
         "the next hop of the old end point is withdrawn"
     );
     datapath.set_underlay(underlay).unwrap();
@@ -278,15 +280,17 @@ fn changes_are_reported_in_order_and_for_all_end_points() {
     let mac = wire::MacAddr([2, 9, 9, 9, 9, 9]);
     lab.host.netlink().set_mac(lab.uplink.index, mac).unwrap();
     let hop = NextHop { source: mac, destination: lab.far.mac };
-    let resolved = Told::Resolved((EndpointId(4), Some(hop)));
-    wait_until(PATIENCE, "the new address is reported", || programs.told().contains(&resolved));
+    let resolved = Report::Resolved((EndpointId(4), Some(hop)));
+    wait_until(PATIENCE, "the new address is reported", || programs.reports().contains(&resolved));
     lab.host.netlink().delete(lab.host.netlink().index_of(TAP).unwrap()).unwrap();
     wait_until(PATIENCE, "the TAP is replaced", || {
-        let told = programs.told();
-        told.ends_with(&[Told::PuntDevice(false), Told::PuntDevice(true)])
+        let reports = programs.reports();
+        reports.ends_with(&[Report::PuntDevice(false), Report::PuntDevice(true)])
     });
     lab.host.netlink().delete(lab.uplink.index).unwrap();
-    wait_until(PATIENCE, "the uplink is gone", || programs.told().contains(&Told::Uplink(None)));
+    wait_until(PATIENCE, "the uplink is gone", || {
+        programs.reports().contains(&Report::Uplink(None))
+    });
     drop(datapath);
 }
 
@@ -316,8 +320,8 @@ fn all_end_points_behind_a_router_are_resolved_when_there_are_many() {
     let hop = NextHop { source: lab.uplink.mac, destination: lab.far.mac };
     let mut resolved = std::collections::BTreeSet::new();
     wait_until(PATIENCE * (1 + count / 100_000), "all end points are resolved", || {
-        for told in programs.take() {
-            if let Told::Resolved((id, to)) = told {
+        for report in programs.take() {
+            if let Report::Resolved((id, to)) = report {
                 assert_eq!(to, Some(hop));
                 resolved.insert(id);
             }
