@@ -108,7 +108,7 @@ impl ActionListMap {
 
     /// Frees entries that no program can execute any more.
     pub fn free(&mut self, retired: Vec<ActionListNo>) {
-        self.free.give_back(retired.into_iter().map(|number| number.0));
+        self.free.release(retired.into_iter().map(|number| number.0));
     }
 }
 

@@ -45,22 +45,22 @@ impl Attachment {
     ) -> io::Result<Self> {
         let ifindex = device.index.0;
         let pin = pins.map(|pins| pins.link(ifindex));
-        let standing = sys::attached_programs(ifindex)?;
+        let attached = sys::attached_programs(ifindex)?;
         // The pin may be stale: a device that moved to another namespace keeps its link, and
         // another may now have its ifindex.
         let is_here = |link: &OwnedFd| {
             let id = sys::link_id(link.as_fd());
-            id.is_ok_and(|id| standing.iter().any(|standing| standing.link == id))
+            id.is_ok_and(|id| attached.iter().any(|attached| attached.link == id))
         };
         let pinned = pin.as_deref().and_then(|pin| sys::pinned(pin).ok()).filter(is_here);
-        remove_strays(device, &standing, pinned.as_ref());
+        remove_left_over_programs(device, &attached, pinned.as_ref());
         if let Some(link) = pinned {
             sys::update_link(link.as_fd(), program)?;
             return Ok(Self::Tcx { link, pin });
         }
         match sys::attach_tcx(program, ifindex) {
             Ok(link) => {
-                let pin = pin.filter(|pin| match Pins::pin_anew(link.as_fd(), pin) {
+                let pin = pin.filter(|pin| match Pins::replace_pin(link.as_fd(), pin) {
                     Ok(()) => true,
                     Err(error) => {
                         messages::log!(
@@ -108,13 +108,13 @@ impl Attachment {
     /// Programs of others that run before this one, in order.
     pub(crate) fn programs_before(&self, ifindex: Ifindex) -> io::Result<Vec<String>> {
         let name = |id| sys::program_name(id).unwrap_or_else(|_| format!("program {id}"));
-        let standing = sys::attached_programs(ifindex.0)?;
-        let tcx = standing.iter().map(|standing| name(standing.program));
+        let attached = sys::attached_programs(ifindex.0)?;
+        let tcx = attached.iter().map(|attached| name(attached.program));
         Ok(match self {
             Self::Tcx { link, .. } => {
                 let ours = sys::link_id(link.as_fd())?;
-                let before = standing.iter().take_while(|standing| standing.link != ours);
-                before.map(|standing| name(standing.program)).collect()
+                let before = attached.iter().take_while(|attached| attached.link != ours);
+                before.map(|attached| name(attached.program)).collect()
             }
             Self::Clsact { priority, .. } => {
                 let filters =
@@ -128,16 +128,20 @@ impl Attachment {
 /// Detaches weft's tcx programs from a device unless their link is pinned here. A previous daemon
 /// with another BPF file system left them, and they would consume packets. It cannot be running,
 /// because this process holds the `NamespaceClaim`.
-fn remove_strays(device: &Link, standing: &[AttachedProgram], pinned: Option<&OwnedFd>) {
+fn remove_left_over_programs(
+    device: &Link,
+    attached: &[AttachedProgram],
+    pinned: Option<&OwnedFd>,
+) {
     let pinned = pinned.and_then(|link| sys::link_id(link.as_fd()).ok());
-    let is_stray = |standing: &&AttachedProgram| {
-        standing.link != 0
-            && Some(standing.link) != pinned
-            && sys::program_name(standing.program).is_ok_and(|name| PROGRAMS.contains(&&*name))
+    let is_left_over = |attached: &&AttachedProgram| {
+        attached.link != 0
+            && Some(attached.link) != pinned
+            && sys::program_name(attached.program).is_ok_and(|name| PROGRAMS.contains(&&*name))
     };
-    for stray in standing.iter().filter(is_stray) {
+    for left_over in attached.iter().filter(is_left_over) {
         let device = &device.name;
-        match sys::detach_link(stray.link) {
+        match sys::detach_link(left_over.link) {
             Ok(()) => messages::log!(
                 FOREIGN_PROGRAM_DETACHED,
                 %device,
@@ -173,14 +177,14 @@ pub(crate) fn remember_programs(loaded: &LoadedObject, pins: Option<&Pins>) {
     }
 }
 
-/// Detaches the stray programs of all devices of this thread's network namespace. The process
+/// Detaches the left-over programs of all devices of this thread's network namespace. The process
 /// cannot do that any more when it has given up CAP_SYS_ADMIN.
-pub(crate) fn remove_all_strays(pins: Option<&Pins>) {
+pub(crate) fn remove_all_left_over_programs(pins: Option<&Pins>) {
     let links = Netlink::open().and_then(|netlink| netlink.links());
     for device in links.unwrap_or_default() {
-        let standing = sys::attached_programs(device.index.0).unwrap_or_default();
+        let attached = sys::attached_programs(device.index.0).unwrap_or_default();
         let pinned = pins.and_then(|pins| sys::pinned(&pins.link(device.index.0)).ok());
-        remove_strays(&device, &standing, pinned.as_ref());
+        remove_left_over_programs(&device, &attached, pinned.as_ref());
     }
 }
 
@@ -194,7 +198,7 @@ fn hook(program: BorrowedFd<'_>, ifindex: Ifindex, priority: u32) -> TcHook {
 /// Adds a filter at the first free priority. The kernel rejects a priority that has a filter of
 /// another kind or protocol.
 fn add_filter(program: BorrowedFd<'_>, ifindex: Ifindex) -> io::Result<u32> {
-    mute_refusals();
+    silence_libbpf();
     let mut refused = io::Error::from(io::ErrorKind::AddrInUse);
     for priority in PRIORITIES {
         match hook(program, ifindex, priority).attach() {
@@ -207,7 +211,7 @@ fn add_filter(program: BorrowedFd<'_>, ifindex: Ifindex) -> io::Result<u32> {
 
 /// The priority of weft's filter at a device, whichever process added it.
 fn find_filter(ifindex: Ifindex) -> Option<u32> {
-    mute_refusals();
+    silence_libbpf();
     // A query needs no program, but the API wants a descriptor.
     let at = |priority| hook(io::stdin().as_fd(), ifindex, priority).query();
     PRIORITIES.into_iter().find(|&priority| {
@@ -219,7 +223,7 @@ fn find_filter(ifindex: Ifindex) -> Option<u32> {
 
 /// libbpf prints the kernel's error message to stderr for each priority without a matching filter.
 /// These are expected here, so they only go to the debug log.
-fn mute_refusals() {
+fn silence_libbpf() {
     fn print(_: PrintLevel, text: String) {
         if text.contains("Kernel error message") {
             messages::log!(LIBBPF_DETAIL, "{}", text.trim_end());
@@ -338,7 +342,7 @@ mod tests {
     }
 
     /// Leaves a program attached, as a killed process does.
-    fn never_dropped(attached: Attachment) {
+    fn leave_attached(attached: Attachment) {
         std::mem::forget(attached);
     }
 
@@ -357,7 +361,7 @@ mod tests {
         };
         host.run(|| {
             assert_eq!(count(), 0);
-            never_dropped(Attachment::clsact(vif, index, None).unwrap());
+            leave_attached(Attachment::clsact(vif, index, None).unwrap());
             assert_eq!((count(), name().as_str()), (1, "weft_vif"));
             let attached = Attachment::clsact(uplink, index, None).unwrap();
             assert_eq!(
@@ -367,7 +371,7 @@ mod tests {
             );
             drop(attached);
             assert_eq!(count(), 0);
-            never_dropped(Attachment::clsact(vif, index, None).unwrap());
+            leave_attached(Attachment::clsact(vif, index, None).unwrap());
             assert_eq!(remove_filters(None, &[index]).unwrap(), []);
             assert_eq!(remove_filters(None, &[]).unwrap(), [index]);
             assert_eq!(count(), 0);
@@ -396,7 +400,7 @@ mod tests {
             assert!(sys::create_clsact(index.0).unwrap());
             add_foreign("d0");
             let before = count();
-            never_dropped(Attachment::clsact(vif, index, None).unwrap());
+            leave_attached(Attachment::clsact(vif, index, None).unwrap());
             let attached = Attachment::clsact(vif, index, None).unwrap();
             assert_eq!(count(), before + 1, "one filter is added, the other stays");
             assert_eq!(attached.programs_before(index).unwrap(), ["filter 1"]);
@@ -409,18 +413,22 @@ mod tests {
     #[test]
     fn program_pinned_in_another_file_system_is_detached_when_ours_is_attached() {
         testkit::require_root!();
-        let (host, loaded) = (TestHost::new("stray"), programs());
+        let (host, loaded) = (TestHost::new("left-over"), programs());
         let link = device(&host);
         let vif = loaded.program("weft_vif").unwrap();
         host.run(|| {
-            let stray = sys::attach_tcx(vif, link.index.0).unwrap();
+            let left_over = sys::attach_tcx(vif, link.index.0).unwrap();
             if sys::attached_programs(link.index.0).unwrap().is_empty() {
                 return;
             }
             let attached = Attachment::new(vif, &link, None).unwrap();
-            assert_eq!(sys::attached_programs(link.index.0).unwrap().len(), 1, "the stray is gone");
+            assert_eq!(
+                sys::attached_programs(link.index.0).unwrap().len(),
+                1,
+                "the left-over program is gone"
+            );
             assert_eq!(attached.programs_before(link.index).unwrap(), Vec::<String>::new());
-            assert_eq!(sys::device_of(stray.as_fd()).unwrap(), None);
+            assert_eq!(sys::device_of(left_over.as_fd()).unwrap(), None);
         });
     }
 
@@ -464,7 +472,7 @@ mod tests {
                 netlink.link_by_index(index.expect("a device")).expect("it is there")
             };
             let gone = make("d0");
-            never_dropped(Attachment::new(vif, &gone, Some(&pins)).unwrap());
+            leave_attached(Attachment::new(vif, &gone, Some(&pins)).unwrap());
             if sys::attached_programs(gone.index.0).unwrap().is_empty() {
                 return;
             }

@@ -164,7 +164,7 @@ impl EndpointMaps {
         self.add(&new)?;
         let wrong = |is_source| {
             let entries = self.endpoints.values();
-            let entries = entries.filter(|entry| self.is_wrong(entry, is_source));
+            let entries = entries.filter(|entry| self.needs_source_change(entry, is_source));
             entries.copied().collect::<Vec<EndpointEntry>>()
         };
         let (gone, new) = (wrong(true), wrong(false));
@@ -250,23 +250,23 @@ impl EndpointMaps {
     fn changed(&self, changes: &[RouteChange], is_source: bool) -> Vec<EndpointEntry> {
         let ids: BTreeSet<EndpointId> = changes.iter().map(|(id, _)| *id).collect();
         let entries = ids.iter().filter_map(|id| self.endpoints.get(id));
-        entries.filter(|entry| self.is_wrong(entry, is_source)).copied().collect()
+        entries.filter(|entry| self.needs_source_change(entry, is_source)).copied().collect()
     }
 
     /// Whether an end point is a source or not, but should not be or should.
-    fn is_wrong(&self, entry: &EndpointEntry, is_source: bool) -> bool {
+    fn needs_source_change(&self, entry: &EndpointEntry, is_source: bool) -> bool {
         let is_accepted = !self.checks_reverse_path || self.routed.contains(&entry.config.id);
         entry.is_source == is_source && is_accepted != is_source
     }
 
     fn remove_sources(&mut self, gone: &[EndpointEntry]) -> Result<(), MapError> {
-        self.in_rows(gone, &self.sources_delete)?;
+        self.run_on_ranges(gone, &self.sources_delete)?;
         self.mark_sources(gone, false);
         Ok(())
     }
 
     fn add_sources(&mut self, new: &[EndpointEntry]) -> Result<(), MapError> {
-        let unfound = self.in_rows(new, &self.sources_put)?;
+        let unfound = self.run_on_ranges(new, &self.sources_put)?;
         if unfound > 0 {
             self.is_chain_full = true;
             messages::log!(
@@ -360,14 +360,14 @@ impl EndpointMaps {
     }
 
     /// Discards next hops of a previous daemon that nothing has confirmed.
-    pub(crate) fn disinherit(&mut self) -> Result<(), MapError> {
+    pub(crate) fn discard_inherited(&mut self) -> Result<(), MapError> {
         std::mem::take(&mut self.inherited).into_iter().try_for_each(|id| self.resolve(id, None))
     }
 
     fn remove(&mut self, gone: &[EndpointEntry]) -> Result<(), MapError> {
         let sources = gone.iter().filter(|entry| entry.is_source);
         let sources: Vec<EndpointEntry> = sources.copied().collect();
-        self.in_rows(&sources, &self.sources_delete)?;
+        self.run_on_ranges(&sources, &self.sources_delete)?;
         for entry in gone {
             self.endpoints.remove(&entry.config.id);
             self.put(entry.config.id, struct_bytes!(weft_endpoint { flags: 0_u32 }))?;
@@ -396,7 +396,11 @@ impl EndpointMaps {
 
     /// Runs a program on end points, once for each range of consecutive numbers. Returns the sum of
     /// its results.
-    fn in_rows(&self, endpoints: &[EndpointEntry], program: &OwnedFd) -> Result<u32, MapError> {
+    fn run_on_ranges(
+        &self,
+        endpoints: &[EndpointEntry],
+        program: &OwnedFd,
+    ) -> Result<u32, MapError> {
         let mut sum = 0;
         for row in endpoints.chunk_by(|one, next| one.config.id.0 + 1 == next.config.id.0) {
             for part in row.chunks(BATCH) {

@@ -33,7 +33,7 @@ impl FreeEntries {
     }
 
     /// Returns entries that are free again.
-    pub fn give_back(&mut self, entries: impl IntoIterator<Item = u32>) {
+    pub fn release(&mut self, entries: impl IntoIterator<Item = u32>) {
         self.returned.extend(entries);
     }
 
@@ -77,11 +77,11 @@ mod tests {
         };
         assert_eq!((free.len(), free.end()), (3, 1));
         assert_eq!([take(&mut free), take(&mut free)], [Some(1), Some(2)]);
-        free.give_back([1]);
+        free.release([1]);
         assert_eq!((free.len(), free.end()), (2, 3));
         assert_eq!([take(&mut free), take(&mut free), take(&mut free)], [Some(1), Some(3), None]);
         assert_eq!((free.len(), free.end(), free.limit()), (0, 4, 4));
-        free.give_back([3, 2]);
+        free.release([3, 2]);
         assert_eq!([take(&mut free), take(&mut free), take(&mut free)], [Some(2), Some(3), None]);
     }
 

@@ -437,7 +437,7 @@ impl FlowTables {
     /// Frees entries that no program can use any more.
     pub fn free(&mut self, retired: RetiredEntries) {
         let RetiredEntries { flows, masks, flipped } = retired;
-        self.flows.free.give_back(flows.into_iter().map(|flow| flow.0));
+        self.flows.free.release(flows.into_iter().map(|flow| flow.0));
         for mask in masks {
             self.users[mask.0 as usize] = None;
             self.preferred.remove(&mask);

@@ -34,7 +34,7 @@ pub(crate) struct Megaflows {
     masks: HashSet<Arc<FlowMask>>,
     port_masks: PortMasks,
     /// Megaflows that have to be deleted and could not be deleted yet.
-    doomed: HashSet<MegaflowId>,
+    pending_deletion: HashSet<MegaflowId>,
     /// The least generation that lookups accept.
     least: Generation,
 }
@@ -149,7 +149,7 @@ impl Megaflows {
             entries: Vec::new(),
             masks: HashSet::new(),
             port_masks: PortMasks::default(),
-            doomed: HashSet::new(),
+            pending_deletion: HashSet::new(),
             least: Generation::default(),
         })
     }
@@ -166,7 +166,7 @@ impl Megaflows {
         megaflow: &Megaflow,
         example: Option<&FlowKey>,
     ) -> Result<(), MapError> {
-        self.doomed.remove(&megaflow.id);
+        self.pending_deletion.remove(&megaflow.id);
         let put = match self.numbers.get(&megaflow.id).copied() {
             Some(number) => self.replace(number, megaflow),
             None => self.insert(megaflow, example),
@@ -293,20 +293,23 @@ impl Megaflows {
     }
 
     /// Deletes a megaflow whose update has failed, so that its packets are punted. If that fails,
-    /// too, the megaflow stays visible, and [`Megaflows::discard_doomed`] tries again.
+    /// too, the megaflow stays visible, and [`Megaflows::retry_deletions`] tries again.
     fn discard(&mut self, id: MegaflowId) {
-        if self.take_out(id).is_err() {
-            self.doomed.insert(id);
+        if self.remove_from_maps(id).is_err() {
+            self.pending_deletion.insert(id);
         }
     }
 
     /// Tries again to delete megaflows that could not be deleted.
-    pub(crate) fn discard_doomed(&mut self) {
-        std::mem::take(&mut self.doomed).into_iter().for_each(|id| self.discard(id));
+    pub(crate) fn retry_deletions(&mut self) {
+        std::mem::take(&mut self.pending_deletion).into_iter().for_each(|id| self.discard(id));
     }
 
     /// Removes a megaflow from the maps, if it is there. Programs may still execute it.
-    fn take_out(&mut self, id: MegaflowId) -> Result<Option<(FlowNo, MegaflowEntry)>, MapError> {
+    fn remove_from_maps(
+        &mut self,
+        id: MegaflowId,
+    ) -> Result<Option<(FlowNo, MegaflowEntry)>, MapError> {
         let Some(&number) = self.numbers.get(&id) else { return Ok(None) };
         let mask = self.tables.mask_of(number);
         self.tables.delete(number)?;
@@ -341,13 +344,13 @@ impl Megaflows {
     ) -> (DeletedMegaflows, Result<(), MapError>) {
         let (mut entries, mut result) = (Vec::new(), Ok(()));
         for &id in ids {
-            match self.take_out(id) {
+            match self.remove_from_maps(id) {
                 Ok(entry) => {
-                    self.doomed.remove(&id);
+                    self.pending_deletion.remove(&id);
                     entries.extend(entry);
                 }
                 Err(error) => {
-                    self.doomed.insert(id);
+                    self.pending_deletion.insert(id);
                     result = result.and(Err(error));
                 }
             }

@@ -82,7 +82,7 @@ pub enum PinError {
     /// Another process runs a kernel datapath in this namespace; its process id, if it is visible.
     #[error(
         "another weft{} runs the kernel datapath of this network namespace: stop it first",
-        show_pid(.0)
+        pid_text(.0)
     )]
     Taken(Option<u32>),
     /// A network device operation failed.
@@ -99,7 +99,7 @@ pub enum PinError {
 }
 
 /// A process id for an error message; nothing if it is not known.
-fn show_pid(pid: &Option<u32>) -> String {
+fn pid_text(pid: &Option<u32>) -> String {
     pid.map(|pid| format!(" (process {pid})")).unwrap_or_default()
 }
 
@@ -183,7 +183,7 @@ impl Pins {
         }
         let map = new_map(MapType::Devmap, "weft_namespace", 4)?;
         map.update(&FIRST, &LOOPBACK.to_ne_bytes(), MapFlags::ANY).map_err(io::Error::other)?;
-        Self::pin_anew(map.as_fd(), &path)
+        Self::replace_pin(map.as_fd(), &path)
     }
 
     /// The directory.
@@ -221,7 +221,7 @@ impl Pins {
     }
 
     /// Pins an object, and replaces a stale pin of that name.
-    pub(crate) fn pin_anew(object: BorrowedFd<'_>, path: &Path) -> io::Result<()> {
+    pub(crate) fn replace_pin(object: BorrowedFd<'_>, path: &Path) -> io::Result<()> {
         if let Some(folder) = path.parent() {
             fs::create_dir_all(folder)?;
         }
@@ -385,10 +385,10 @@ impl PinSet {
     pub(crate) fn note(&self, megaflows: u64) -> io::Result<()> {
         let Some(state) = &self.state else { return Ok(()) };
         let mut state = state.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
-        let (map, said) = &mut *state;
-        if *said != megaflows {
+        let (map, written) = &mut *state;
+        if *written != megaflows {
             write_state(map, &PinSetState { layout: LAYOUT, megaflows })?;
-            *said = megaflows;
+            *written = megaflows;
         }
         Ok(())
     }

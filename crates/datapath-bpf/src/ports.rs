@@ -127,15 +127,15 @@ pub(crate) struct AllCounts {
 }
 
 /// Splits ascending numbers into ranges. Each range is its first number and the one after its last.
-fn runs(numbers: impl Iterator<Item = u32>) -> Vec<(u32, u32)> {
-    let mut runs: Vec<(u32, u32)> = Vec::new();
+fn number_ranges(numbers: impl Iterator<Item = u32>) -> Vec<(u32, u32)> {
+    let mut ranges: Vec<(u32, u32)> = Vec::new();
     for number in numbers {
-        match runs.last_mut() {
+        match ranges.last_mut() {
             Some((_, end)) if number - *end <= MAX_GAP => *end = number + 1,
-            _ => runs.push((number, number + 1)),
+            _ => ranges.push((number, number + 1)),
         }
     }
-    runs
+    ranges
 }
 
 impl Ports {
@@ -165,7 +165,7 @@ impl Ports {
     }
 
     /// Adds drop counters of the uplink. Programs count drops there when the map is full.
-    pub(crate) fn count_for(&self, uplink: PortNo) -> Result<(), MapError> {
+    pub(crate) fn add_uplink_counters(&self, uplink: PortNo) -> Result<(), MapError> {
         let cpus = libbpf_rs::num_possible_cpus()?;
         for &reason in DropReason::ALL {
             let key = drop_key(uplink, reason);
@@ -195,17 +195,17 @@ impl Ports {
 
     /// Removes a port, even if the kernel reports an error.
     pub(crate) fn remove(&mut self, port: PortNo) -> Result<(), MapError> {
-        let unplugged = self.unplug(port);
+        let detached = self.detach_device(port);
         self.known.remove(&port);
-        unplugged.and(self.forget_drops(port))
+        detached.and(self.forget_drops(port))
     }
 
     /// Handles that the device of a port has appeared, changed or gone.
     pub(crate) fn observe(&mut self, number: PortNo, link: Option<&Link>) -> Result<(), MapError> {
-        let Some(link) = link else { return self.unplug(number) };
+        let Some(link) = link else { return self.detach_device(number) };
         let Some(port) = self.known.get_mut(&number) else { return Ok(()) };
         if port.device.as_ref().is_some_and(|device| device.point.link.index != link.index) {
-            self.unplug(number)?;
+            self.detach_device(number)?;
         }
         let Some(port) = self.known.get_mut(&number) else { return Ok(()) };
         if port.device.is_none() {
@@ -354,7 +354,7 @@ impl Ports {
     pub(crate) fn counts(&self) -> Result<AllCounts, MapError> {
         let mut ports: HashMap<PortNo, PortCounts> = HashMap::new();
         let mut counted: HashMap<u32, StatsWords> = HashMap::new();
-        for (first, end) in runs(self.known.keys().map(|port| port.0)) {
+        for (first, end) in number_ranges(self.known.keys().map(|port| port.0)) {
             let words: Vec<StatsWords> = sums(&self.counts, first, end - first)?;
             counted.extend((first..).zip(words));
         }
@@ -417,7 +417,7 @@ impl Ports {
         Ok(())
     }
 
-    fn unplug(&mut self, number: PortNo) -> Result<(), MapError> {
+    fn detach_device(&mut self, number: PortNo) -> Result<(), MapError> {
         let Some(port) = self.known.get_mut(&number) else { return Ok(()) };
         let Some(device) = port.device.take() else { return Ok(()) };
         let silenced = self.ports.update(&key(number), &struct_bytes!(weft_port {}), MapFlags::ANY);
@@ -501,12 +501,15 @@ pub(crate) fn read_drop_key(key: &[u8]) -> Option<(PortNo, DropReason)> {
 
 #[cfg(test)]
 mod tests {
-    use super::runs;
+    use super::number_ranges;
 
     #[test]
     fn numbers_that_are_far_apart_are_read_one_by_one() {
-        assert_eq!(runs([].into_iter()), []);
-        assert_eq!(runs([1, 2, 200].into_iter()), [(1, 201)]);
-        assert_eq!(runs([0, 258, 65_534].into_iter()), [(0, 1), (258, 259), (65_534, 65_535)]);
+        assert_eq!(number_ranges([].into_iter()), []);
+        assert_eq!(number_ranges([1, 2, 200].into_iter()), [(1, 201)]);
+        assert_eq!(
+            number_ranges([0, 258, 65_534].into_iter()),
+            [(0, 1), (258, 259), (65_534, 65_535)]
+        );
     }
 }

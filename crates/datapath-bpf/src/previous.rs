@@ -151,14 +151,14 @@ impl PreviousState {
     }
 
     /// Next hops of end points, by remote address in network order.
-    pub(crate) fn hops(&self) -> HashMap<[u32; 4], NextHop> {
+    pub(crate) fn next_hops(&self) -> HashMap<[u32; 4], NextHop> {
         self.read.iter().flat_map(|set| &set.hops).map(|(remote, hop)| (*remote, *hop)).collect()
     }
 
     /// Packets that were dropped while no daemon ran, by current port number. Those without a
     /// current device count for the uplink, port 0.
-    pub(crate) fn missed(&self, now: &CurrentPorts) -> HashMap<PortNo, u64> {
-        let mut missed = HashMap::new();
+    pub(crate) fn drops_without_daemon(&self, now: &CurrentPorts) -> HashMap<PortNo, u64> {
+        let mut dropped = HashMap::new();
         for set in &self.read {
             for key in set.drops.keys() {
                 let Some((port, DropReason::NoDaemon)) = read_drop_key(&key) else { continue };
@@ -166,10 +166,10 @@ impl PreviousState {
                 let device = set.devices.get(&port);
                 let port = device.and_then(|device| now.get(&device.index).copied());
                 let count: u64 = cpus.iter().map(|cpu| u64_at(cpu, 0)).sum();
-                *missed.entry(port.unwrap_or(PortNo(0))).or_default() += count;
+                *dropped.entry(port.unwrap_or(PortNo(0))).or_default() += count;
             }
         }
-        missed
+        dropped
     }
 
     /// Removes the pinned sets. No program uses them any more.

@@ -139,7 +139,7 @@ impl PreparedKernelDatapath {
         for port in &config.ports {
             bpf.lock().ports.add(port)?;
         }
-        attachment::remove_all_strays(pins.as_deref());
+        attachment::remove_all_left_over_programs(pins.as_deref());
         attachment::remember_programs(&loaded, pins.as_deref());
         let pinned = pins.map(|pins| Pinned::new(&loaded, pins, previous));
         Ok(Self { config, entropy, bpf, pinned, namespace })
@@ -289,7 +289,7 @@ impl KernelDatapath {
     }
 
     /// After the last worker of the user datapath, a dump continues in the programs' maps.
-    fn behind<T>(&self, (portion, next): DumpPage<T>) -> DumpPage<T> {
+    fn continue_in_maps<T>(&self, (portion, next): DumpPage<T>) -> DumpPage<T> {
         let tables = DumpCursor { worker: self.workers, at: Cursor::default() };
         (portion, Some(next.unwrap_or(tables)))
     }
@@ -462,7 +462,7 @@ impl Datapath for KernelDatapath {
         most: usize,
     ) -> Result<DumpPage<(Megaflow, Usage)>, DatapathError> {
         let Some(at) = self.in_tables(from) else {
-            return Ok(self.behind(self.user.dump(from, most)?));
+            return Ok(self.continue_in_maps(self.user.dump(from, most)?));
         };
         let now = self.now_ms();
         let portion = self.bpf.lock().megaflows.portion(at, most, now, |_, megaflow| megaflow());
@@ -476,7 +476,7 @@ impl Datapath for KernelDatapath {
         most: usize,
     ) -> Result<DumpPage<(MegaflowId, Usage)>, DatapathError> {
         let Some(at) = self.in_tables(from) else {
-            return Ok(self.behind(self.user.usage(from, most)?));
+            return Ok(self.continue_in_maps(self.user.usage(from, most)?));
         };
         let now = self.now_ms();
         let portion = self.bpf.lock().megaflows.portion(at, most, now, |id, _| id);

@@ -120,7 +120,7 @@ impl BpfState {
             inherited_until: None,
         };
         inner.write_config()?;
-        inner.ports.count_for(config.uplink_port)?;
+        inner.ports.add_uplink_counters(config.uplink_port)?;
         let punt_clock = loaded.map("weft_punt_clock")?;
         let punt_clock = SharedWord::of(&punt_clock).map_err(libbpf_rs::Error::from)?;
         punt_clock.store(u64::MAX);
@@ -272,24 +272,24 @@ impl BpfState {
         self.lock().configure(|config| config.punt_limit = limit)
     }
 
-    /// Runs the periodic maintenance; with `thoroughly` also its expensive part, sorting masks and
-    /// freeing entries.
-    pub(crate) fn maintain(&self, thoroughly: bool) -> Result<(), MapError> {
+    /// Runs the periodic maintenance; with `is_full_pass` also its expensive part, sorting masks
+    /// and freeing entries.
+    pub(crate) fn maintain(&self, is_full_pass: bool) -> Result<(), MapError> {
         // A step that fails does not prevent the others.
         let mut result;
         {
             let mut state = self.lock();
-            result = state.tidy_watchers();
-            state.megaflows.discard_doomed();
+            result = state.remove_closed_watchers();
+            state.megaflows.retry_deletions();
             if state.inherited_until.is_some_and(|until| until <= Instant::now()) {
                 state.inherited_until = None;
-                result = result.and(state.endpoint_maps.disinherit());
+                result = result.and(state.endpoint_maps.discard_inherited());
             }
             if !state.is_closed {
                 state.ports.attach_missing();
             }
         }
-        if !thoroughly {
+        if !is_full_pass {
             return result;
         }
         let _reclaiming = self.reclaiming();
@@ -379,7 +379,7 @@ impl LockedMaps {
 
     /// Uses the next hops that a previous daemon knew, by remote address in network order, until
     /// the kernel confirms or replaces them. Only hops by the same uplink are used.
-    pub(crate) fn inherit_hops(&mut self, hops: &HashMap<[u32; 4], NextHop>) {
+    pub(crate) fn inherit_next_hops(&mut self, hops: &HashMap<[u32; 4], NextHop>) {
         let Some(source) = self.ports.uplink().map(|link| link.mac) else { return };
         let of_uplink = |remote: &[u32; 4]| hops.get(remote).filter(|hop| hop.source == source);
         log_error("next hops", self.endpoint_maps.inherit(|remote| of_uplink(remote).copied()));
@@ -395,16 +395,16 @@ impl LockedMaps {
     /// Makes programs punt packets instead of dropping them as long as `watcher` is alive.
     pub(crate) fn watch_drops(&mut self, watcher: Weak<()>) -> Result<(), MapError> {
         self.drops.push(watcher);
-        self.tidy_watchers()
+        self.remove_closed_watchers()
     }
 
     /// Makes programs punt a port's frames as long as `watcher` is alive.
     pub(crate) fn watch_frames(&mut self, port: PortNo, watcher: Weak<()>) -> Result<(), MapError> {
         self.frames.entry(port).or_default().push(watcher);
-        self.tidy_watchers()
+        self.remove_closed_watchers()
     }
 
-    fn tidy_watchers(&mut self) -> Result<(), MapError> {
+    fn remove_closed_watchers(&mut self) -> Result<(), MapError> {
         let is_there = |watcher: &Weak<()>| watcher.strong_count() > 0;
         self.drops.retain(is_there);
         let watch_drops = !self.drops.is_empty();
@@ -477,17 +477,17 @@ impl FastPath for BpfState {
 
     fn redirect_vxlan(&self, ports: Option<PortRedirect>) -> bool {
         let mut state = self.lock();
-        let led = state.configure(|config| {
+        let result = state.configure(|config| {
             config.vxlan_port = ports.map_or(0, |ports| ports.tunnel_port);
             config.socket_port = ports.map_or(0, |ports| ports.socket_port);
         });
-        let is_led = led.is_ok();
-        if !is_led && ports.is_some() {
+        let is_redirected = result.is_ok();
+        if !is_redirected && ports.is_some() {
             // Without this setting, the user datapath does not open a socket at the other port.
             (state.config.vxlan_port, state.config.socket_port) = (0, 0);
         }
-        log_error("the port redirect of VXLAN", led);
-        is_led
+        log_error("the port redirect of VXLAN", result);
+        is_redirected
     }
 
     fn port(&self, port: PortNo, link: Option<&Link>) {
@@ -497,28 +497,29 @@ impl FastPath for BpfState {
         }
     }
 
-    fn resolved(&self, news: &[ResolvedNextHop]) {
+    fn resolved(&self, changes: &[ResolvedNextHop]) {
         let mut state = self.lock();
-        let result = news.iter().try_for_each(|&(id, hop)| state.endpoint_maps.resolve(id, hop));
+        let result = changes.iter().try_for_each(|&(id, hop)| state.endpoint_maps.resolve(id, hop));
         log_error("next hops", result);
     }
 
-    fn routed(&self, news: &[RouteChange]) {
+    fn routed(&self, changes: &[RouteChange]) {
         let (mut result, grace) = {
             let mut state = self.lock();
-            (state.endpoint_maps.set_routed(news), state.megaflows.grace())
+            (state.endpoint_maps.set_routed(changes), state.megaflows.grace())
         };
-        if news.iter().any(|(_, is_routed)| *is_routed) {
+        if changes.iter().any(|(_, is_routed)| *is_routed) {
             let waited = grace.wait();
-            result = result.and(waited).and_then(|()| self.lock().endpoint_maps.add_accepted(news));
+            result =
+                result.and(waited).and_then(|()| self.lock().endpoint_maps.add_accepted(changes));
         }
         log_error("senders", result);
     }
 
-    fn path_mtus(&self, news: &[PathMtu]) {
+    fn path_mtus(&self, changes: &[PathMtu]) {
         let mut state = self.lock();
         let result =
-            news.iter().try_for_each(|&(id, mtu)| state.endpoint_maps.set_path_mtu(id, mtu));
+            changes.iter().try_for_each(|&(id, mtu)| state.endpoint_maps.set_path_mtu(id, mtu));
         log_error("path MTUs", result);
     }
 }

@@ -29,7 +29,7 @@ fn key(frame: &[u8]) -> FlowKey {
     extract(&PacketBuf::from_bytes(frame), Switch::VIF, None).expect("it is whole")
 }
 
-struct Full {
+struct FullTables {
     switch: Switch,
     /// A megaflow that was there before, and its frame.
     victim: (FlowNo, Vec<u8>),
@@ -38,7 +38,7 @@ struct Full {
     next: u32,
 }
 
-impl Full {
+impl FullTables {
     fn new() -> Self {
         let mut switch = Switch::load();
         let frame = tcp4();
@@ -118,7 +118,7 @@ impl Full {
 #[test]
 fn megaflows_continue_and_other_frames_are_punted_when_the_maps_are_full() {
     testkit::require_root!();
-    let mut full = Full::new();
+    let mut full = FullTables::new();
     let flows = full.fill_with_flows();
     assert!(flows.len() > 900, "{}", flows.len());
     for &(flow, number) in &flows {
@@ -143,7 +143,7 @@ fn megaflows_continue_and_other_frames_are_punted_when_the_maps_are_full() {
 #[test]
 #[ignore = "prints the memory of its process"]
 fn print_memory() {
-    let mut full = Full::new();
+    let mut full = FullTables::new();
     for _ in 0..ROUNDS {
         let flows = full.fill_with_flows();
         full.check_victim();

@@ -11,7 +11,7 @@ use crate::common::decap::{Delivery, Receiver, Refusal, SHORT_FRAME, has_right_c
 use crate::common::encode::{self, Bytes};
 use crate::common::frames::{tcp4, tcp6, udp4};
 use crate::common::outer::{self, L3};
-use crate::common::switch::{DROPPED, PASSED, REDIRECTED, Ran, Switch};
+use crate::common::switch::{DROPPED, PASSED, REDIRECTED, RunResult, Switch};
 use crate::common::tunnels::{self, Tunnel};
 use datapath_bpf::{ActionListNo, FlowNo, KernelKey, KernelMatch};
 use flow::{Action, Carrier, DropReason, FlowKey, FlowMask};
@@ -34,8 +34,8 @@ struct Uplink {
 
 /// The program's result for a packet.
 #[derive(Debug)]
-struct Done {
-    ran: Ran,
+struct ProgramResult {
+    ran: RunResult,
     /// The key, if the program extracted one and found the megaflow.
     key: Option<KernelKey>,
 }
@@ -69,21 +69,26 @@ impl Uplink {
         Receiver { tunnels: &self.tunnels, endpoints: &self.switch.endpoints }
     }
 
-    fn run(&self, cutter: &mut Cutter<'_>, packet: &[u8]) -> Done {
+    fn run(&self, cutter: &mut Cutter<'_>, packet: &[u8]) -> ProgramResult {
         let ran = match packet.len() {
             ..SHORT => cutter.run(packet),
             SHORT.. => self.switch.uplink(packet),
         };
-        Done { ran, key: self.switch.take_cached_key() }
+        ProgramResult { ran, key: self.switch.take_cached_key() }
     }
 
     /// Compares the program's result with userspace's for a packet that userspace delivers.
-    fn judge_delivery(&self, packet: &[u8], delivery: &Delivery<'_>, done: &Done) -> Judgement {
+    fn judge_delivery(
+        &self,
+        packet: &[u8],
+        delivery: &Delivery<'_>,
+        program: &ProgramResult,
+    ) -> Judgement {
         let why = unusual(packet, delivery);
-        if done.key.is_some_and(|key| key != KernelKey::from(&delivery.key)) {
+        if program.key.is_some_and(|key| key != KernelKey::from(&delivery.key)) {
             return Err("the keys differ");
         }
-        match (is_left(&done.ran, packet), done.key) {
+        match (is_left(&program.ran, packet), program.key) {
             (Some(left), _) if left != left_as(delivery.tunnel.spec.tunnel.carrier()) => {
                 Err("it is left to the wrong part of userspace")
             }
@@ -94,8 +99,8 @@ impl Uplink {
             }
             (Some(_), None) => why.ok_or("it is usual, and left to userspace"),
             (None, None) => Err("it is neither delivered nor left"),
-            (None, Some(_)) if done.ran.verdict != REDIRECTED => Err("it is dropped"),
-            (None, Some(_)) if done.ran.bytes != delivery.frame => Err("the frames differ"),
+            (None, Some(_)) if program.ran.verdict != REDIRECTED => Err("it is dropped"),
+            (None, Some(_)) if program.ran.bytes != delivery.frame => Err("the frames differ"),
             (None, Some(_)) => match has_right_checksum(packet, delivery) {
                 true => Ok(DELIVERED),
                 false => Ok("delivered with a wrong outer UDP checksum"),
@@ -104,15 +109,15 @@ impl Uplink {
     }
 
     /// Compares the program's result with userspace's for a packet that userspace does not deliver.
-    fn judge_refusal(&self, packet: &[u8], refusal: Refusal, done: &Done) -> Judgement {
-        if done.key.is_some() {
+    fn judge_refusal(&self, packet: &[u8], refusal: Refusal, program: &ProgramResult) -> Judgement {
+        if program.key.is_some() {
             return Err("only the program makes a key of it");
         }
         let is_unknown = matches!(refusal, Refusal::Inside(_, DropReason::UnknownEndpoint, _));
-        match (refusal, is_left(&done.ran, packet)) {
+        match (refusal, is_left(&program.ran, packet)) {
             (Refusal::NotOurs, Some(Left::Passed)) => Ok("for no tunnel"),
             (Refusal::NotOurs, _) => Err("it belongs to the host"),
-            (_, None) if done.ran.verdict != DROPPED => Err("it is delivered"),
+            (_, None) if program.ran.verdict != DROPPED => Err("it is delivered"),
             (_, None) if self.receiver().knows_sender(packet) => Err("an end point sent it"),
             (_, None) if is_unknown => Ok("from an unknown sender, dropped by both"),
             (_, None) => Ok("damaged and from an unknown sender, dropped by both"),
@@ -145,7 +150,7 @@ enum Left {
     Punted,
 }
 
-fn is_left(ran: &Ran, packet: &[u8]) -> Option<Left> {
+fn is_left(ran: &RunResult, packet: &[u8]) -> Option<Left> {
     if ran.verdict == PASSED && ran.bytes == packet {
         return Some(Left::Passed);
     }
@@ -189,16 +194,16 @@ fn kernel_and_userspace_agree_on_outer_packets() {
     let mut random = Random::new(seed);
     for number in 0..environment("WEFT_CASES", 200_000) {
         let packet = outer::packet(&mut random, &uplink.tunnels);
-        let done = uplink.run(&mut cutter, &packet);
+        let program = uplink.run(&mut cutter, &packet);
         let decision = uplink.receiver().decide(&packet);
         let judgement = match &decision {
-            Ok(delivery) => uplink.judge_delivery(&packet, delivery, &done),
-            Err(refusal) => uplink.judge_refusal(&packet, *refusal, &done),
+            Ok(delivery) => uplink.judge_delivery(&packet, delivery, &program),
+            Err(refusal) => uplink.judge_refusal(&packet, *refusal, &program),
         };
         let outcome = judgement.unwrap_or_else(|what| {
-            panic!("seed {seed}, packet {number}: {what}\n{packet:02x?}\n{decision:?}\n{done:?}")
+            panic!("seed {seed}, packet {number}: {what}\n{packet:02x?}\n{decision:?}\n{program:?}")
         });
-        if let (Ok(delivery), REDIRECTED) = (&decision, done.ran.verdict)
+        if let (Ok(delivery), REDIRECTED) = (&decision, program.ran.verdict)
             && outcome.starts_with(DELIVERED)
         {
             let id = delivery.tunnel.id;
@@ -256,18 +261,18 @@ fn truncated_tunnel_packets_are_refused_at_every_byte() {
     for tunnel in &uplink.tunnels {
         for inner in [tcp4(), tcp6(), udp4(&[7; 50])] {
             let whole = tunnels::outer(tunnel, &inner, &tunnel.key(random));
-            let done = uplink.run(&mut cutter, &whole);
-            let delivered = Ran { verdict: REDIRECTED, bytes: inner };
-            assert_eq!(done.ran, delivered, "{tunnel:?}");
+            let program = uplink.run(&mut cutter, &whole);
+            let delivered = RunResult { verdict: REDIRECTED, bytes: inner };
+            assert_eq!(program.ran, delivered, "{tunnel:?}");
             for len in 14..whole.len() {
                 for cut in [whole[..len].to_vec(), with_lengths(&whole[..len])] {
                     let refusal = uplink.receiver().decide(&cut).map(|delivery| delivery.key);
                     let refusal = refusal.expect_err("userspace refuses it");
-                    let done = uplink.run(&mut cutter, &cut);
-                    let left = is_left(&done.ran, &cut);
+                    let program = uplink.run(&mut cutter, &cut);
+                    let left = is_left(&program.ran, &cut);
                     assert!(
-                        left.is_some() && done.key.is_none(),
-                        "{len} of {} bytes: {done:?} of {tunnel:?}, {refusal:?}",
+                        left.is_some() && program.key.is_none(),
+                        "{len} of {} bytes: {program:?} of {tunnel:?}, {refusal:?}",
                         whole.len()
                     );
                 }

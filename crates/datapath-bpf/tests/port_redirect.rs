@@ -3,7 +3,7 @@
 
 use crate::common::debian;
 use crate::common::frames::udp4;
-use crate::common::switch::{DROPPED, PASSED, Ran, Switch, offsets};
+use crate::common::switch::{DROPPED, PASSED, RunResult, Switch, offsets};
 use crate::common::tunnels::{self, Tunnel};
 use flow::{DatapathKey, DropReason, TunnelKey, TunnelType};
 
@@ -84,14 +84,14 @@ fn first_fragments_are_redirected_and_later_fragments_are_not() {
         changed[at..at + bytes.len()].copy_from_slice(bytes);
         changed
     };
-    let stranger = with(ETHERNET + 12, &[198, 51, 100, 9]);
-    assert_eq!(port(&switch.uplink(&stranger).bytes, l4), SOCKET);
+    let from_unknown = with(ETHERNET + 12, &[198, 51, 100, 9]);
+    assert_eq!(port(&switch.uplink(&from_unknown).bytes, l4), SOCKET);
     let first = with(ETHERNET + 6, &[0x20, 0]);
     assert_eq!(port(&switch.uplink(&first).bytes, l4), SOCKET);
     let later = with(ETHERNET + 6, &[0, 9]);
-    assert_eq!(switch.uplink(&later), Ran { verdict: PASSED, bytes: later });
+    assert_eq!(switch.uplink(&later), RunResult { verdict: PASSED, bytes: later });
     let other = with(l4 + 2, &53_u16.to_be_bytes());
-    assert_eq!(switch.uplink(&other), Ran { verdict: PASSED, bytes: other });
+    assert_eq!(switch.uplink(&other), RunResult { verdict: PASSED, bytes: other });
 }
 
 #[test]

@@ -5,7 +5,7 @@ use crate::common::action_lists::{has_odd_action, sets};
 use crate::common::debian;
 use crate::common::frames::udp4;
 use crate::common::reference::reference;
-use crate::common::switch::{PASSED, REDIRECTED, Ran, Switch};
+use crate::common::switch::{PASSED, REDIRECTED, RunResult, Switch};
 use crate::common::tunnels::{self, Tunnel};
 use flow::{
     Action, Carrier, DatapathKey, Field, FlowKey, TunnelKey, extract, propagate_ecn_in_slice,
@@ -153,7 +153,7 @@ fn tunnelled_frames_are_delivered_as_the_reference_says() {
                 assert_eq!(port, Switch::UPLINK, "{}", context());
                 tunnel.spec.tunnel.carrier() == Carrier::Gre && frame == outer
             }
-            None => ran == Ran { verdict: PASSED, bytes: outer.clone() },
+            None => ran == RunResult { verdict: PASSED, bytes: outer.clone() },
         };
         if untouched {
             let no_ecn = ecn == 3 && key.get(Field::IpEcn) == 0 && is_ip(&key);

@@ -3,7 +3,7 @@
 
 use crate::common::abi;
 use crate::common::frames::tcp4;
-use crate::common::switch::{DROPPED, PASSED, REDIRECTED, Ran, Switch, offsets};
+use crate::common::switch::{DROPPED, PASSED, REDIRECTED, RunResult, Switch, offsets};
 use crate::common::tunnels::{self, Tunnel};
 use datapath_bpf::{ActionListNo, FlowStats};
 use flow::{
@@ -22,7 +22,7 @@ fn key(frame: &[u8]) -> FlowKey {
     extract(&PacketBuf::from_bytes(frame), Switch::VIF, None).expect("it is whole")
 }
 
-fn is_punted(ran: &Ran, frame: &[u8]) -> bool {
+fn is_punted(ran: &RunResult, frame: &[u8]) -> bool {
     ran.punted() == Some((Switch::VIF, frame))
 }
 
@@ -68,8 +68,8 @@ fn watched_and_pinned_packets_are_forwarded_without_a_daemon() {
     long.push(0);
     let output = [Action::Output(Switch::DEVICE)];
     let flow = switch.put(&key(&frame), &output, frame.len() as u32);
-    let served = Ran { verdict: REDIRECTED, bytes: frame.clone() };
-    let gone_and_back = |switch: &Switch, what: &str| {
+    let served = RunResult { verdict: REDIRECTED, bytes: frame.clone() };
+    let check_removed_and_readded = |switch: &Switch, what: &str| {
         assert!(is_punted(&switch.vif(&frame), &frame), "{what}");
         switch.punt_to(None);
         assert_eq!(switch.vif(&frame), served, "{what}");
@@ -77,11 +77,11 @@ fn watched_and_pinned_packets_are_forwarded_without_a_daemon() {
     };
     for port in [Switch::VIF, Switch::DEVICE] {
         switch.set_port(port, 1, abi::WEFT_PORT_WATCHED, 0);
-        gone_and_back(&switch, "a port that is watched");
+        check_removed_and_readded(&switch, "a port that is watched");
         switch.set_port(port, 1, 0, 0);
     }
     assert!(is_punted(&switch.vif(&long), &long));
-    gone_and_back(&switch, "pinned to the slow path");
+    check_removed_and_readded(&switch, "pinned to the slow path");
     switch.tables.delete(flow).expect("it is there");
     switch.put(&key(&frame), &[Action::Drop(DropReason::FlowDrop)], 0);
     switch.configure(offsets::WATCH_DROPS, &1_u32.to_ne_bytes());
@@ -211,7 +211,7 @@ fn frames_to_unusable_or_watched_ports_are_punted() {
     let mut switch = Switch::load();
     let frame = tcp4();
     switch.put(&key(&frame), &[Action::Output(Switch::DEVICE)], 0);
-    assert_eq!(switch.vif(&frame), Ran { verdict: REDIRECTED, bytes: frame.clone() });
+    assert_eq!(switch.vif(&frame), RunResult { verdict: REDIRECTED, bytes: frame.clone() });
     for (ifindex, flags) in [(0, 0), (1, abi::WEFT_PORT_WATCHED)] {
         switch.set_port(Switch::DEVICE, ifindex, flags, 0);
         assert!(is_punted(&switch.vif(&frame), &frame), "{ifindex} {flags}");
@@ -275,7 +275,7 @@ fn packets_that_follow_a_punted_one_are_punted() {
     let (long_outer, _) = tunnels::arrival(&tunnel, &long, &tunnel_key);
     switch.put(&of_tunnel, &output, frame.len() as u32);
     let is_left =
-        |outer: &[u8]| switch.uplink(outer) == Ran { verdict: PASSED, bytes: outer.to_vec() };
+        |outer: &[u8]| switch.uplink(outer) == RunResult { verdict: PASSED, bytes: outer.to_vec() };
 
     assert!(!is_punted(&switch.vif(&frame), &frame) && !is_left(&outer));
     assert!(is_punted(&switch.vif(&long), &long) && is_left(&long_outer));
@@ -328,9 +328,9 @@ fn packets_without_a_checksum_go_to_userspace_when_their_ip6_tunnel_has_checksum
         switch.put(&key, &[Action::Output(Switch::DEVICE)], 0);
         let sum = 14 + 40 + 6..14 + 40 + 8;
         assert_eq!(outer[sum.clone()] == [0, 0], !is_checked);
-        assert_eq!(switch.uplink(&outer), Ran { verdict: REDIRECTED, bytes: tcp4() });
+        assert_eq!(switch.uplink(&outer), RunResult { verdict: REDIRECTED, bytes: tcp4() });
         outer[sum].fill(0);
-        let is_left = switch.uplink(&outer) == Ran { verdict: PASSED, bytes: outer };
+        let is_left = switch.uplink(&outer) == RunResult { verdict: PASSED, bytes: outer };
         assert_eq!(is_left, !goes, "checksums: {is_checked}");
     }
 }
@@ -409,7 +409,7 @@ fn unusual_underlay_packets_pass_unchanged() {
         let tunnel_key = TunnelKey { ports: has_ports.then(ports).flatten(), ..tunnel.key(random) };
         let (outer, key) = tunnels::arrival(tunnel, &tcp4(), &tunnel_key);
         switch.put(&key, &[Action::Output(Switch::DEVICE)], 0);
-        assert_eq!(switch.uplink(&outer), Ran { verdict: REDIRECTED, bytes: tcp4() });
+        assert_eq!(switch.uplink(&outer), RunResult { verdict: REDIRECTED, bytes: tcp4() });
         let of_it = |only: Option<TunnelType>| only.is_none_or(|only| only == tunnel.spec.tunnel);
         for (what, _, change) in ODD.into_iter().filter(|(_, only, _)| of_it(*only)) {
             let mut odd = outer.clone();
@@ -419,7 +419,7 @@ fn unusual_underlay_packets_pass_unchanged() {
             if of_gre {
                 assert_eq!(ran.punted(), Some((Switch::UPLINK, &odd[..])), "{what}");
             } else {
-                assert_eq!(ran, Ran { verdict: PASSED, bytes: odd }, "{what}: {tunnel:?}");
+                assert_eq!(ran, RunResult { verdict: PASSED, bytes: odd }, "{what}: {tunnel:?}");
             }
             tried += 1;
         }

@@ -2,7 +2,7 @@
 //! short segments, and how long a megaflow stays pinned to the slow path.
 
 use crate::common::frames::tcp4;
-use crate::common::switch::{DROPPED, REDIRECTED, Ran, Switch, offsets};
+use crate::common::switch::{DROPPED, REDIRECTED, RunResult, Switch, offsets};
 use crate::common::tunnels::{self, Tunnel};
 use datapath_bpf::ActionListNo;
 use flow::{Action, Carrier, DropReason, FlowKey, extract};
@@ -215,7 +215,7 @@ fn pin_ends_after_a_number_of_packets() {
     let (outer, of_tunnel) = tunnels::arrival(&tunnel, &frame, &tunnel_key);
     let (long_outer, _) = tunnels::arrival(&tunnel, &long, &tunnel_key);
     switch.put(&of_tunnel, &output, frame.len() as u32);
-    let served = Ran { verdict: REDIRECTED, bytes: frame.clone() };
+    let served = RunResult { verdict: REDIRECTED, bytes: frame.clone() };
     for _ in 0..3 {
         assert!(switch.vif(&long).punted().is_some());
         let by_program = (0..10 * PINNED).filter(|_| switch.vif(&frame) == served).count();

@@ -5,7 +5,7 @@
 use crate::common::abi::{WEFT_LOCAL_COMPLETE, WEFT_LOCAL_OPEN};
 use crate::common::encode::{self, Bytes};
 use crate::common::frames::tcp4;
-use crate::common::switch::{DROPPED, PASSED, REDIRECTED, Ran, Switch, offsets};
+use crate::common::switch::{DROPPED, PASSED, REDIRECTED, RunResult, Switch, offsets};
 use crate::common::tunnels::{self, Tunnel};
 use flow::{Action, Carrier, DropReason};
 use testkit::random::Random;
@@ -56,7 +56,7 @@ fn packets_from_unknown_senders_are_dropped_when_all_senders_are_known() {
         switch.put(&key, &[Action::Output(Switch::DEVICE)], 0);
         let unknown = from_unknown(&outer);
         let passes = |switch: &Switch| {
-            switch.uplink(&unknown) == Ran { verdict: PASSED, bytes: unknown.clone() }
+            switch.uplink(&unknown) == RunResult { verdict: PASSED, bytes: unknown.clone() }
         };
         let is_gre = tunnel.spec.tunnel.carrier() == Carrier::Gre;
         let is_left_to_userspace = |switch: &Switch| match is_gre {
@@ -71,7 +71,7 @@ fn packets_from_unknown_senders_are_dropped_when_all_senders_are_known() {
         set(&switch, &tunnel, WEFT_LOCAL_COMPLETE);
         assert_eq!(switch.uplink(&unknown).verdict, DROPPED, "{tunnel:?}");
         assert_eq!(dropped(&switch), before + 1);
-        let delivered = Ran { verdict: REDIRECTED, bytes: tcp4() };
+        let delivered = RunResult { verdict: REDIRECTED, bytes: tcp4() };
         assert_eq!(switch.uplink(&outer), delivered, "an end point sent it: {tunnel:?}");
         switch.configure(offsets::WATCH_DROPS, &1_u32.to_ne_bytes());
         assert!(is_left_to_userspace(&switch), "drops are captured: {tunnel:?}");
@@ -119,7 +119,7 @@ fn packets_that_are_not_for_a_tunnel_pass_when_all_senders_are_known() {
         }
         for (what, other) in others {
             let ran = switch.uplink(&other);
-            assert_eq!(ran, Ran { verdict: PASSED, bytes: other }, "{what}: {tunnel:?}");
+            assert_eq!(ran, RunResult { verdict: PASSED, bytes: other }, "{what}: {tunnel:?}");
         }
     }
     assert_eq!(dropped(&switch), 0);
@@ -189,7 +189,7 @@ fn packets_of_end_points_reach_userspace_when_their_headers_are_unusual() {
                 let punted = Some((Switch::UPLINK, &packet[..]));
                 assert_eq!(ran.punted(), punted, "{what}: {tunnel:?}");
             } else {
-                assert_eq!(ran, Ran { verdict: PASSED, bytes: packet }, "{what}: {tunnel:?}");
+                assert_eq!(ran, RunResult { verdict: PASSED, bytes: packet }, "{what}: {tunnel:?}");
             }
         }
     }

@@ -104,23 +104,24 @@ fn inherited_next_hop_is_used_until_it_is_replaced_or_discarded() {
         destination: wire::MacAddr([2, 0, 0, 0, 0, last]),
         source: wire::MacAddr([2, 0, 0, 0, 1, 1]),
     };
-    let way = |endpoint_maps: &EndpointMaps, id: u32| {
+    let next_hop_of = |endpoint_maps: &EndpointMaps, id: u32| {
         let entry = endpoint_maps.endpoints_map.lookup(&id.to_ne_bytes(), MapFlags::ANY);
         let entry = entry.unwrap().unwrap();
         let is_resolved =
             u32_at(&entry, offset_of!(weft_endpoint, flags)) & abi::WEFT_ENDPOINT_RESOLVED != 0;
         is_resolved.then(|| entry[offset_of!(weft_endpoint, eth_dst) + 5])
     };
-    let ways = |endpoint_maps: &EndpointMaps| [0, 1, 2, 3].map(|id| way(endpoint_maps, id));
+    let all_next_hops =
+        |endpoint_maps: &EndpointMaps| [0, 1, 2, 3].map(|id| next_hop_of(endpoint_maps, id));
     endpoint_maps.resolve(EndpointId(3), Some(hop(3))).unwrap();
     // The previous daemon knew no next hop for the third.
     let third = endpoint_entries::words(IpAddr::from([10, 0, 0, 2]));
     endpoint_maps.inherit(|remote| (*remote != third).then(|| hop(7))).unwrap();
-    assert_eq!(ways(&endpoint_maps), [Some(7), Some(7), None, Some(3)]);
+    assert_eq!(all_next_hops(&endpoint_maps), [Some(7), Some(7), None, Some(3)]);
     endpoint_maps.resolve(EndpointId(1), Some(hop(1))).unwrap();
-    assert_eq!(ways(&endpoint_maps), [Some(7), Some(1), None, Some(3)]);
-    endpoint_maps.disinherit().unwrap();
-    assert_eq!(ways(&endpoint_maps), [None, Some(1), None, Some(3)]);
+    assert_eq!(all_next_hops(&endpoint_maps), [Some(7), Some(1), None, Some(3)]);
+    endpoint_maps.discard_inherited().unwrap();
+    assert_eq!(all_next_hops(&endpoint_maps), [None, Some(1), None, Some(3)]);
 }
 
 #[test]

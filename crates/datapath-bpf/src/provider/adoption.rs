@@ -62,11 +62,11 @@ impl KernelDatapath {
             return self.bpf.replace_previous_programs().map_err(refused);
         };
         let attached = attachment::devices(&pinned.pins);
-        self.bpf.lock().inherit_hops(&previous.hops());
+        self.bpf.lock().inherit_next_hops(&previous.next_hops());
         let taken = self.bpf.replace_previous_programs();
         let missed = {
             let mut state = self.bpf.lock();
-            let missed = previous.missed(&state.ports.by_device());
+            let missed = previous.drops_without_daemon(&state.ports.by_device());
             for (port, packets) in &missed {
                 state.ports.add_missed(*port, *packets);
             }

@@ -1,6 +1,6 @@
 //! [`Cutter`]: runs a program on packets that are too short for a test run.
 
-use super::switch::{Ran, run};
+use super::switch::{RunResult, run};
 use generated::{TestCutSkel, TestCutSkelBuilder};
 use libbpf_rs::skel::{OpenSkel, SkelBuilder};
 use libbpf_rs::{MapCore, MapFlags, OpenObject};
@@ -30,7 +30,7 @@ impl<'obj> Cutter<'obj> {
     }
 
     /// Runs the other program on a packet of any length.
-    pub fn run(&mut self, packet: &[u8]) -> Ran {
+    pub fn run(&mut self, packet: &[u8]) -> RunResult {
         let variables = self.skel.maps.bss_data.as_deref_mut().expect("the program has variables");
         variables.frame_len = packet.len() as u32;
         let mut padded = packet.to_vec();

@@ -28,12 +28,12 @@ pub const PUNT_HEADER_LEN: usize = wire::ethernet::HEADER_LEN;
 
 /// The result of running a program on a frame.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub struct Ran {
+pub struct RunResult {
     pub verdict: u32,
     pub bytes: Vec<u8>,
 }
 
-impl Ran {
+impl RunResult {
     /// Port and frame, if the frame was punted.
     pub fn punted(&self) -> Option<(PortNo, &[u8])> {
         let (header, frame) = self.bytes.split_at_checked(PUNT_HEADER_LEN)?;
@@ -146,11 +146,11 @@ impl Switch {
     /// Sets the device that frames are punted to.
     pub fn punt_to(&self, ifindex: Option<u32>) {
         let (map, first) = (self.map("weft_punt_device"), 0_u32.to_ne_bytes());
-        let told = match ifindex {
+        let result = match ifindex {
             Some(ifindex) => map.update(&first, &ifindex.to_ne_bytes(), MapFlags::ANY),
             None => map.delete(&first),
         };
-        told.expect("can be written");
+        result.expect("can be written");
     }
 
     /// Adds all ports, with the loopback device as the device of each.
@@ -295,11 +295,11 @@ impl Switch {
         }
     }
 
-    pub fn vif(&self, frame: &[u8]) -> Ran {
+    pub fn vif(&self, frame: &[u8]) -> RunResult {
         ran(&self.skel.progs.weft_vif, frame)
     }
 
-    pub fn uplink(&self, frame: &[u8]) -> Ran {
+    pub fn uplink(&self, frame: &[u8]) -> RunResult {
         ran(&self.skel.progs.weft_uplink, frame)
     }
 
@@ -331,7 +331,7 @@ impl Switch {
     }
 
     /// As [`Switch::vif`], for a super-packet of this segment size.
-    pub fn vif_super(&self, frame: &[u8], gso_size: u32) -> Ran {
+    pub fn vif_super(&self, frame: &[u8], gso_size: u32) -> RunResult {
         let mut context = vec![0; SKB_LEN];
         context[GSO_SIZE..GSO_SIZE + 4].copy_from_slice(&gso_size.to_ne_bytes());
         run(&self.skel.progs.weft_vif, frame, Some(&mut context))
@@ -418,7 +418,7 @@ fn sum_words(cpus: &[Vec<u8>], at: usize) -> u64 {
     cpus.iter().map(word).sum()
 }
 
-fn ran(program: &ProgramMut<'_>, frame: &[u8]) -> Ran {
+fn ran(program: &ProgramMut<'_>, frame: &[u8]) -> RunResult {
     run(program, frame, None)
 }
 
@@ -426,7 +426,7 @@ fn ran(program: &ProgramMut<'_>, frame: &[u8]) -> Ran {
 const SKB_LEN: usize = 192;
 const GSO_SIZE: usize = 176;
 
-pub fn run(program: &ProgramMut<'_>, frame: &[u8], context: Option<&mut [u8]>) -> Ran {
+pub fn run(program: &ProgramMut<'_>, frame: &[u8], context: Option<&mut [u8]>) -> RunResult {
     let mut bytes = vec![0; frame.len() + 256];
     let input = ProgramInput {
         context_in: context,
@@ -438,5 +438,5 @@ pub fn run(program: &ProgramMut<'_>, frame: &[u8], context: Option<&mut [u8]>) -
     let len = output.data.map_or(0, |data| data.len());
     let verdict = output.return_value;
     bytes.truncate(len);
-    Ran { verdict, bytes }
+    RunResult { verdict, bytes }
 }
