@@ -55,11 +55,11 @@ fn main() {
 /// how much memory the measurement takes. In one process, it would reuse memory that an earlier one
 /// has freed.
 fn each_in_a_process_of_its_own(has: &impl Fn(&str) -> bool) {
-    let is_meant = |what: &str, all: &[&str]| has(what) || !all.iter().any(|other| has(other));
+    let is_selected = |what: &str, all: &[&str]| has(what) || !all.iter().any(|other| has(other));
     let names = KINDS.map(|(name, _)| name);
     let program = std::env::current_exe().unwrap_or_else(|error| panic!("{error}"));
-    for name in names.into_iter().filter(|name| is_meant(name, &names)) {
-        for part in PARTS.into_iter().filter(|part| is_meant(part, &PARTS)) {
+    for name in names.into_iter().filter(|name| is_selected(name, &names)) {
+        for part in PARTS.into_iter().filter(|part| is_selected(part, &PARTS)) {
             let ended = std::process::Command::new(&program).args([name, part]).status();
             assert!(ended.is_ok_and(|status| status.success()), "{name} {part}");
         }

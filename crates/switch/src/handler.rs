@@ -212,9 +212,9 @@ impl Engine {
         }
         let queries = decision.candidate.state_reads.iter().map(|read| read.query);
         let Some(query) = unknown(queries, &self.learned()) else { return false };
-        let HoldResult { given_up, had_room } = self.held.hold(query, upcall, now);
+        let HoldResult { evicted, had_room } = self.held.hold(query, upcall, now);
         self.counters.held.add(1);
-        self.counters.held_lost.add(given_up);
+        self.counters.held_lost.add(evicted);
         had_room
     }
 

@@ -43,7 +43,7 @@ struct Held {
 /// The result of [`HeldPackets::hold`].
 pub(crate) struct HoldResult {
     /// The number of other packets that are no longer held.
-    pub given_up: usize,
+    pub evicted: usize,
     /// No other packet had to make room.
     pub had_room: bool,
 }
@@ -127,9 +127,9 @@ impl HeldPackets {
             (inner.waiting.len() >= self.limit).then_some(0)
         };
         oldest.map(|at| inner.waiting.remove(at));
-        let given_up = before - inner.waiting.len();
+        let evicted = before - inner.waiting.len();
         inner.waiting.push_back(Held { since: now, query, upcall });
-        HoldResult { given_up, had_room: oldest.is_none() }
+        HoldResult { evicted, had_room: oldest.is_none() }
     }
 
     /// Releases the packets that wait for this query, because its answer has changed.

@@ -57,7 +57,7 @@ pub struct Probe {
     pub number: u32,
     /// In a reply: the path MTU in bytes from an ICMP error about the reverse path, and the router
     /// that sent it.
-    pub told: Option<(u16, IpAddr)>,
+    pub too_big: Option<(u16, IpAddr)>,
     /// In a reply: the MTU of the replying host's uplink in bytes; 0 if unknown.
     pub uplink_mtu: u16,
     /// In a reply: a guest's interface on that host has a wrong MTU. In a request: the reply need
@@ -76,7 +76,7 @@ impl Probe {
             reply_len,
             token,
             number,
-            told: None,
+            too_big: None,
             uplink_mtu: 0,
             has_wrong_guest_mtu: false,
         }
@@ -93,7 +93,7 @@ impl Probe {
         frame.extend(self.reply_len.to_be_bytes());
         frame.extend(self.token.to_be_bytes());
         frame.extend(self.number.to_be_bytes());
-        let (mtu, router) = self.told.unwrap_or((0, Ipv6Addr::UNSPECIFIED.into()));
+        let (mtu, router) = self.too_big.unwrap_or((0, Ipv6Addr::UNSPECIFIED.into()));
         frame.extend(mtu.to_be_bytes());
         frame.extend(self.uplink_mtu.to_be_bytes());
         let router = match router {
@@ -129,7 +129,7 @@ impl Probe {
             reply_len: u16::from_be_bytes([*len_high, *len_low]),
             token: u64::from_be_bytes(*token),
             number: u32::from_be_bytes(*number),
-            told: (mtu != 0).then_some((mtu, router)),
+            too_big: (mtu != 0).then_some((mtu, router)),
             uplink_mtu: u16::from_be_bytes(*uplink_mtu),
             has_wrong_guest_mtu: flags.first().is_some_and(|flags| flags & 1 != 0),
         })
@@ -175,12 +175,12 @@ mod tests {
 
     #[test]
     fn probes_are_read_as_they_are_written() {
-        let told = |router: &str| Some((1400, router.parse().unwrap()));
-        for told in [None, told("192.0.2.1"), told("2001:db8::1")] {
+        let too_big = |router: &str| Some((1400, router.parse().unwrap()));
+        for too_big in [None, too_big("192.0.2.1"), too_big("2001:db8::1")] {
             for is_reply in [false, true] {
-                let has_wrong_guest_mtu = is_reply && told.is_none();
+                let has_wrong_guest_mtu = is_reply && too_big.is_none();
                 let probe =
-                    Probe { told, is_reply, uplink_mtu: 9000, has_wrong_guest_mtu, ..probe() };
+                    Probe { too_big, is_reply, uplink_mtu: 9000, has_wrong_guest_mtu, ..probe() };
                 for len in [0, 60, 1500] {
                     let frame = probe.emit(len);
                     assert_eq!((frame.len(), Probe::parse(&frame)), (len.max(60), Some(probe)));
@@ -196,9 +196,9 @@ mod tests {
             assert_eq!(Probe::parse(&frame[..len]), None, "{len}");
         }
         for (at, byte) in [(14, b'W'), (18, 2), (19, 3)] {
-            let mut strange = frame.clone();
-            strange[at] = byte;
-            assert_eq!(Probe::parse(&strange), None, "{at}");
+            let mut invalid = frame.clone();
+            invalid[at] = byte;
+            assert_eq!(Probe::parse(&invalid), None, "{at}");
         }
     }
 }

@@ -292,9 +292,9 @@ impl Engine {
     ) -> Result<(), DatapathError> {
         let end = Instant::now() + self.limits.revalidate;
         sort_by_turn(&mut stale);
-        let doubtful = stale.iter().filter(|megaflow| !megaflow.has_successor).count();
+        let without_successor = stale.iter().filter(|megaflow| !megaflow.has_successor).count();
         let withdrawn = self.records().withdrawn();
-        let confirms = doubtful > MAX_DELETED;
+        let confirms = without_successor > MAX_DELETED;
         for some in stale.chunks(FETCHED) {
             if Instant::now() >= end {
                 break;

@@ -118,14 +118,14 @@ impl Probes {
         // Regular probes do not ask for the MTUs of guests: reading them enters the guests'
         // namespaces, which is costly.
         let is_brief = arrived.probe.has_wrong_guest_mtu;
-        let told = (!is_brief)
+        let too_big = (!is_brief)
             .then(|| listener.too_big(uplink, endpoint.local, endpoint.remote))
             .flatten()
-            .and_then(|told| Some((told.mtu, told.router?)));
+            .and_then(|too_big| Some((too_big.mtu, too_big.router?)));
         let (uplink_mtu, has_wrong_guest_mtu) =
             if is_brief { (0, false) } else { listener.local_mtus(&deployment) };
         let reply =
-            Probe { is_reply: true, told, uplink_mtu, has_wrong_guest_mtu, ..arrived.probe };
+            Probe { is_reply: true, too_big, uplink_mtu, has_wrong_guest_mtu, ..arrived.probe };
         self.send(&deployment, endpoint, &reply, arrived.probe.reply_len.into());
     }
 
@@ -287,7 +287,7 @@ pub(super) struct PathProber<'a> {
     is_brief: bool,
     last_reply: Option<Probe>,
     /// The last "packet too big" message that the other host has received.
-    told_back: Option<PmtuReport>,
+    reported_back: Option<PmtuReport>,
 }
 
 impl<'a> PathProber<'a> {
@@ -309,7 +309,7 @@ impl<'a> PathProber<'a> {
             listener: PmtuListener::default(),
             is_brief: false,
             last_reply: None,
-            told_back: None,
+            reported_back: None,
         }
     }
 
@@ -353,7 +353,7 @@ impl<'a> PathProber<'a> {
             self.request(&[0], ProbeDirection::Back);
         }
         facts.forward.told = self.too_big().or_else(|| self.known_path_mtu());
-        facts.back.told = self.told_back;
+        facts.back.told = self.reported_back;
         if let Some(reply) = self.last_reply {
             let remote = self.deployment.network.as_ref();
             let remote = remote.and_then(|network| network.host(host));
@@ -424,10 +424,10 @@ impl<'a> PathProber<'a> {
             while arrived.len() < lens.len() {
                 match self.replies.recv_timeout(end.saturating_duration_since(Instant::now())) {
                     Ok(reply) => {
-                        self.told_back = reply
-                            .told
+                        self.reported_back = reply
+                            .too_big
                             .map(|(mtu, router)| PmtuReport { mtu, router: Some(router) })
-                            .or(self.told_back);
+                            .or(self.reported_back);
                         self.last_reply = Some(reply);
                         let len = pending.remove(&reply.number);
                         arrived.extend(len.filter(|len| !arrived.contains(len)));
