@@ -158,7 +158,7 @@ impl<'c> ActionParser<'c> {
         }
         if self.text.is_empty() {
             self.ops.push(Op::Drop);
-            self.say(format_args!("drop"));
+            self.append_text(format_args!("drop"));
         }
         Ok(())
     }
@@ -221,7 +221,7 @@ impl<'c> ActionParser<'c> {
                 item.no_operand()?;
                 self.ops.push(Op::PopVlan);
                 self.packet_kind.tagged = false;
-                self.say(format_args!("pop_vlan"));
+                self.append_text(format_args!("pop_vlan"));
                 Ok(())
             }
             "dec_ttl" => self.dec_ttl(item),
@@ -236,7 +236,7 @@ impl<'c> ActionParser<'c> {
             "ct_clear" => {
                 item.no_operand()?;
                 self.ops.push(Op::CtClear);
-                self.say(format_args!("ct_clear"));
+                self.append_text(format_args!("ct_clear"));
                 Ok(())
             }
             _ => self.bare_port(item, name),
@@ -277,11 +277,11 @@ impl<'c> ActionParser<'c> {
         if a_port || super::names::find(word.text).is_none() {
             let port = self.ports.parse(operand)?;
             self.ops.push(Op::OutputPort(port));
-            self.say(format_args!("output:{port}"));
+            self.append_text(format_args!("output:{port}"));
         } else {
             let bits = self.source(operand)?;
             self.ops.push(Op::OutputField(bits.bits));
-            self.say(format_args!("output:{bits}"));
+            self.append_text(format_args!("output:{bits}"));
         }
         Ok(())
     }
@@ -297,7 +297,7 @@ impl<'c> ActionParser<'c> {
             _ => return Err(self.ports.unknown(word)),
         };
         self.ops.push(op);
-        self.say(format_args!("{text}"));
+        self.append_text(format_args!("{text}"));
         Ok(())
     }
 
@@ -351,12 +351,12 @@ impl<'c> ActionParser<'c> {
             return self.finish_controller(bytes);
         }
         let max_len = if bytes == 65535 { String::new() } else { format!("max_len={bytes},") };
-        self.say(format_args!("controller({max_len}{})", others.join(",")));
+        self.append_text(format_args!("controller({max_len}{})", others.join(",")));
         Ok(())
     }
 
     fn finish_controller(&mut self, bytes: u16) -> Parsed<()> {
-        self.say(format_args!("CONTROLLER:{bytes}"));
+        self.append_text(format_args!("CONTROLLER:{bytes}"));
         Ok(())
     }
 
@@ -368,7 +368,7 @@ impl<'c> ActionParser<'c> {
         };
         self.ops.push(Op::PushVlan { tpid });
         self.packet_kind.tagged = true;
-        self.say(format_args!("push_vlan:{tpid:#x}"));
+        self.append_text(format_args!("push_vlan:{tpid:#x}"));
         Ok(())
     }
 
@@ -377,7 +377,7 @@ impl<'c> ActionParser<'c> {
     fn dec_ttl(&mut self, item: Item<'_>) -> Parsed<()> {
         self.ops.push(Op::DecTtl);
         if item.value == Value::None {
-            self.say(format_args!("dec_ttl"));
+            self.append_text(format_args!("dec_ttl"));
             return Ok(());
         }
         let mut ids = Vec::new();
@@ -386,7 +386,7 @@ impl<'c> ActionParser<'c> {
             id.no_operand()?;
             ids.push(value::number_of(id.word, 16)?.to_string());
         }
-        self.say(format_args!("dec_ttl({})", ids.join(",")));
+        self.append_text(format_args!("dec_ttl({})", ids.join(",")));
         Ok(())
     }
 
@@ -422,9 +422,9 @@ impl<'c> ActionParser<'c> {
         });
         let port = port.map_or_else(String::new, |PortNo(number)| number.to_string());
         match table {
-            Some(table) => self.say(format_args!("resubmit({port},{table})")),
-            None if port.is_empty() => self.say(format_args!("resubmit:IN_PORT")),
-            None => self.say(format_args!("resubmit:{port}")),
+            Some(table) => self.append_text(format_args!("resubmit({port},{table})")),
+            None if port.is_empty() => self.append_text(format_args!("resubmit:IN_PORT")),
+            None => self.append_text(format_args!("resubmit:{port}")),
         }
         Ok(())
     }
@@ -440,7 +440,7 @@ impl<'c> ActionParser<'c> {
             )));
         }
         self.ops.push(Op::Next(next));
-        self.say(format_args!("goto_table:{next}"));
+        self.append_text(format_args!("goto_table:{next}"));
         Ok(())
     }
 
@@ -463,7 +463,7 @@ impl<'c> ActionParser<'c> {
         };
         inner.list(inside)?;
         self.ops.push(Op::Clone(inner.ops.into()));
-        self.say(format_args!("clone({})", inner.text));
+        self.append_text(format_args!("clone({})", inner.text));
         Ok(())
     }
 
@@ -471,13 +471,13 @@ impl<'c> ActionParser<'c> {
         if name == "pop_queue" {
             item.no_operand()?;
             self.ops.push(Op::SetQueue(0));
-            self.say(format_args!("pop_queue"));
+            self.append_text(format_args!("pop_queue"));
             return Ok(());
         }
         let queue = value::number_of(item.operand("a queue")?, 32)?;
         // The cast is lossless: the number has at most 32 bits.
         self.ops.push(Op::SetQueue(queue as u32));
-        self.say(format_args!("set_queue:{queue}"));
+        self.append_text(format_args!("set_queue:{queue}"));
         Ok(())
     }
 
@@ -495,7 +495,7 @@ impl<'c> ActionParser<'c> {
             return Err(target.expected("one bit of a field"));
         }
         self.ops.push(Op::CheckLength { to: to.bits, bytes });
-        self.say(format_args!("check_pkt_larger({bytes})->{to}"));
+        self.append_text(format_args!("check_pkt_larger({bytes})->{to}"));
         Ok(())
     }
 
@@ -511,7 +511,7 @@ impl<'c> ActionParser<'c> {
             }
         };
         let bytes = hex_bytes(bytes)?;
-        self.say(format_args!("note:{bytes}"));
+        self.append_text(format_args!("note:{bytes}"));
         Ok(())
     }
 }

@@ -271,7 +271,7 @@ impl Bridge {
     ) -> Result<(usize, usize), BridgeError> {
         let changes = self.parse(text, source_name, 0)?;
         self.check_zones(changes.iter().map(|(_, change)| change))?;
-        let mut wanted: Vec<(usize, FlowSpec)> = Vec::new();
+        let mut new_flows: Vec<(usize, FlowSpec)> = Vec::new();
         for (line, change) in changes {
             let FlowChange::Add(spec) = change else {
                 let message = "a file that replaces the flows takes no commands".to_owned();
@@ -279,17 +279,17 @@ impl Bridge {
                 let source_name = source_name.to_owned();
                 return Err(Problems { source_name, problems }.into());
             };
-            wanted.push((line, spec));
+            new_flows.push((line, spec));
         }
         // Of two flows with the same identity, the later one wins.
         let mut known: HashSet<FlowIdentity> = HashSet::new();
-        wanted.reverse();
-        wanted.retain(|(_, spec)| known.insert(identity(spec)));
-        wanted.reverse();
+        new_flows.reverse();
+        new_flows.retain(|(_, spec)| known.insert(identity(spec)));
+        new_flows.reverse();
         let gone = self.ids(|entry| !known.contains(&identity(&entry.spec)));
         gone.iter().for_each(|&id| self.remove(id));
         let mut added = 0;
-        for (line, spec) in wanted {
+        for (line, spec) in new_flows {
             let old = self.by_identity.get(&identity(&spec)).and_then(|id| self.flows.get(id));
             if old.is_none_or(|old| old.spec != spec) {
                 self.add(spec, &format!("{source_name}:{line}"), now_ms);
@@ -404,8 +404,8 @@ impl Bridge {
         found
     }
 
-    fn ids(&self, wanted: impl Fn(&BridgeFlow) -> bool) -> Vec<FlowId> {
-        self.flows.iter().filter(|(_, entry)| wanted(entry)).map(|(id, _)| *id).collect()
+    fn ids(&self, is_selected: impl Fn(&BridgeFlow) -> bool) -> Vec<FlowId> {
+        self.flows.iter().filter(|(_, entry)| is_selected(entry)).map(|(id, _)| *id).collect()
     }
 
     fn add(&mut self, spec: FlowSpec, source: &str, now_ms: u64) {

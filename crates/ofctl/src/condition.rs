@@ -51,9 +51,9 @@ impl<'a> MatchWords<'a> {
 
     /// The conjunction of all words.
     pub fn condition(self) -> Parsed<Match> {
-        let mut building = MatchBuilder { condition: Match::any(), said: Vec::new() };
+        let mut builder = MatchBuilder { condition: Match::any(), constrained: Vec::new() };
         for (word, ethertype, protocol) in &self.shorthands {
-            building.shorthand(*word, *ethertype, *protocol)?;
+            builder.shorthand(*word, *ethertype, *protocol)?;
         }
         let mut fields = self.fields;
         // Fields that are prerequisites of other fields are compiled first, so that the order of
@@ -65,10 +65,10 @@ impl<'a> MatchWords<'a> {
             _ => 3,
         });
         for field in &fields {
-            building.field(field)?;
+            builder.field(field)?;
         }
-        building.check_sense(&fields)?;
-        Ok(building.condition)
+        builder.check_sense(&fields)?;
+        Ok(builder.condition)
     }
 
     /// The first word that does not give one exact value.
@@ -82,7 +82,7 @@ impl<'a> MatchWords<'a> {
 struct MatchBuilder<'a> {
     condition: Match,
     /// The bits that each word constrains, to find contradictions and duplicates.
-    said: Vec<(TextSlice<'a>, FlowMask)>,
+    constrained: Vec<(TextSlice<'a>, FlowMask)>,
 }
 
 impl<'a> MatchBuilder<'a> {
@@ -99,7 +99,7 @@ impl<'a> MatchBuilder<'a> {
             self.require(word, Field::IpProto, protocol.into(), u128::MAX)?;
             bits.add(Field::IpProto);
         }
-        self.said.push((word, bits));
+        self.constrained.push((word, bits));
         Ok(())
     }
 
@@ -114,12 +114,13 @@ impl<'a> MatchBuilder<'a> {
         if self.condition.require(field, value, mask) {
             return Ok(());
         }
-        let other = self.who_said(field, mask).map_or("the rest of the match", |word| word.text);
+        let other =
+            self.word_constraining(field, mask).map_or("the rest of the match", |word| word.text);
         Err(word.fault(format!("`{}` contradicts `{other}`", word.text)))
     }
 
-    fn who_said(&self, field: Field, mask: u128) -> Option<TextSlice<'a>> {
-        self.said.iter().find(|(_, bits)| bits.get(field) & mask != 0).map(|&(word, _)| word)
+    fn word_constraining(&self, field: Field, mask: u128) -> Option<TextSlice<'a>> {
+        self.constrained.iter().find(|(_, bits)| bits.get(field) & mask != 0).map(|&(word, _)| word)
     }
 
     fn field(&mut self, given: &FieldWord<'a>) -> Parsed<()> {
@@ -137,7 +138,7 @@ impl<'a> MatchBuilder<'a> {
         let mut bits = FlowMask::default();
         for &(field, value, mask, own) in &required {
             let shorthand = matches!(field, Field::EthType | Field::IpProto);
-            if let Some(other) = self.who_said(field, own).filter(|other| {
+            if let Some(other) = self.word_constraining(field, own).filter(|other| {
                 !shorthand || !SHORTHANDS.iter().any(|(name, ..)| *name == other.text)
             }) {
                 let message = if other.text == word.text {
@@ -150,15 +151,15 @@ impl<'a> MatchBuilder<'a> {
             self.require(word, field, value, mask)?;
             bits.add_bits(field, own);
         }
-        self.said.push((word, bits));
+        self.constrained.push((word, bits));
         Ok(())
     }
 
     /// Rejects a condition that no packet can satisfy.
     fn check_sense(&self, fields: &[FieldWord<'a>]) -> Parsed<()> {
         let (key, mask) = (self.condition.key(), self.condition.mask());
-        let word_of = |wanted: &dyn Fn(Field) -> bool| {
-            let found = fields.iter().find(|given| wanted(given.name.field));
+        let word_of = |is_field: &dyn Fn(Field) -> bool| {
+            let found = fields.iter().find(|given| is_field(given.name.field));
             found.map_or(TextSlice::new(""), |given| given.word)
         };
         let tci = key.get(Field::VlanTci);

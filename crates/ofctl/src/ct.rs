@@ -86,7 +86,7 @@ impl ActionParser<'_> {
             force,
             next: table,
         })));
-        self.say(format_args!("{}", arguments.text()));
+        self.append_text(format_args!("{}", arguments.text()));
         Ok(())
     }
 

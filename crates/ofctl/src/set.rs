@@ -196,7 +196,11 @@ impl ActionParser<'_> {
             },
             _ => masked,
         };
-        self.say(format_args!("set_field:{}->{}", DisplayValue { name, masked }, name.name));
+        self.append_text(format_args!(
+            "set_field:{}->{}",
+            DisplayValue { name, masked },
+            name.name
+        ));
         Ok(())
     }
 
@@ -222,7 +226,7 @@ impl ActionParser<'_> {
         let target = self.target(target)?;
         let value = value::number_of(number, target.width)?;
         self.ops.push(Op::Load { to: target.bits, value });
-        self.say(format_args!("load:{value:#x}->{target}"));
+        self.append_text(format_args!("load:{value:#x}->{target}"));
         Ok(())
     }
 
@@ -238,7 +242,7 @@ impl ActionParser<'_> {
                 .fault(format!("`{from}` has {} bits and `{to}` has {}", from.width, to.width)));
         }
         self.ops.push(Op::Move { from: from.bits, to: to.bits });
-        self.say(format_args!("move:{from}->{to}"));
+        self.append_text(format_args!("move:{from}->{to}"));
         Ok(())
     }
 
@@ -246,7 +250,7 @@ impl ActionParser<'_> {
     pub fn push(&mut self, item: Item<'_>) -> Parsed<()> {
         let bits = self.source(item.operand("`field[bits]`")?)?;
         self.ops.push(Op::Push(bits.bits));
-        self.say(format_args!("push:{bits}"));
+        self.append_text(format_args!("push:{bits}"));
         Ok(())
     }
 
@@ -254,7 +258,7 @@ impl ActionParser<'_> {
     pub fn pop(&mut self, item: Item<'_>) -> Parsed<()> {
         let bits = self.target(item.operand("`field[bits]`")?)?;
         self.ops.push(Op::Pop(bits.bits));
-        self.say(format_args!("pop:{bits}"));
+        self.append_text(format_args!("pop:{bits}"));
         Ok(())
     }
 
@@ -272,7 +276,7 @@ impl ActionParser<'_> {
         }
         let value = masked.value >> name.missing_low_bits;
         self.ops.push(Op::Load { to: name.field.into(), value });
-        self.say(format_args!("{word}:{}", DisplayValue { name, masked }));
+        self.append_text(format_args!("{word}:{}", DisplayValue { name, masked }));
         Ok(())
     }
 
@@ -286,7 +290,7 @@ impl ActionParser<'_> {
         let value = value::number_of(operand, width)? as u16;
         self.ops.push(Op::SetVlan { bits, value });
         self.packet_kind.tagged = true;
-        self.say(format_args!("{word}:{value}"));
+        self.append_text(format_args!("{word}:{value}"));
         Ok(())
     }
 
@@ -296,12 +300,12 @@ impl ActionParser<'_> {
         let Some(name) = names::find("metadata") else { return Ok(()) };
         let masked = name.parse(operand, self.ports)?;
         self.load_masked(name.field, masked.value, masked.mask);
-        self.say(format_args!("write_metadata:{}", DisplayValue { name, masked }));
+        self.append_text(format_args!("write_metadata:{}", DisplayValue { name, masked }));
         Ok(())
     }
 
     /// Appends to the canonical text.
-    pub fn say(&mut self, action: fmt::Arguments<'_>) {
+    pub fn append_text(&mut self, action: fmt::Arguments<'_>) {
         if !self.text.is_empty() {
             self.text.push(',');
         }

@@ -1,7 +1,7 @@
 //! Regression tests for published faults of other switches: a frame that a rule rejects must not be
 //! forwarded by the megaflow of another frame.
 //!
-//! Each case translates an innocent frame, and checks that its megaflow does not match the guilty
+//! Each case translates a forwarded frame, and checks that its megaflow does not match the dropped
 //! frame.
 
 use flow::{Action, FlowKey, PortNo, extract};
@@ -24,12 +24,13 @@ fn is_sent(translation: &Translation<'_>) -> bool {
     translation.actions.iter().any(|action| matches!(action, Action::Output(_)))
 }
 
-/// The innocent frame passes and the guilty one does not, in either order, and the megaflow of
+/// The first frame is forwarded and the second one is dropped, in either order, and the megaflow of
 /// neither matches the other.
-fn assert_told_apart(flows: &str, innocent: &[u8], guilty: &[u8]) {
+fn assert_distinguished(flows: &str, forwarded: &[u8], dropped: &[u8]) {
     let program = bridge(flows);
-    let (innocent, guilty) = (key_of(innocent), key_of(guilty));
-    for (first, second, first_is_sent) in [(&innocent, &guilty, true), (&guilty, &innocent, false)]
+    let (forwarded, dropped) = (key_of(forwarded), key_of(dropped));
+    for (first, second, first_is_sent) in
+        [(&forwarded, &dropped, true), (&dropped, &forwarded, false)]
     {
         let translation = translate(&program, first, &(), &mut ());
         assert_eq!(is_sent(&translation), first_is_sent, "{first}");
@@ -104,11 +105,11 @@ fn padding_does_not_decide() {
 #[test]
 fn protocol_zero_does_not_serve_other_protocols() {
     let flows = "priority=10,udp,actions=drop\npriority=0,actions=output:2";
-    let innocent = ethernet(0x0800, &ipv4(0, 0, &udp(80)));
-    let guilty = ethernet(0x0800, &ipv4(17, 0, &udp(80)));
-    assert_told_apart(flows, &innocent, &guilty);
+    let forwarded = ethernet(0x0800, &ipv4(0, 0, &udp(80)));
+    let dropped = ethernet(0x0800, &ipv4(17, 0, &udp(80)));
+    assert_distinguished(flows, &forwarded, &dropped);
     let rewriting = "priority=10,udp,actions=drop\npriority=0,ip,actions=mod_nw_ttl:9,output:2";
-    assert_told_apart(rewriting, &innocent, &guilty);
+    assert_distinguished(rewriting, &forwarded, &dropped);
 }
 
 fn solicitation(kind: u8, target: u8) -> Vec<u8> {
@@ -126,9 +127,9 @@ fn solicitation(kind: u8, target: u8) -> Vec<u8> {
 fn neighbour_target_is_in_the_mask() {
     let flows = "priority=10,icmp6,icmpv6_type=136,nd_target=fe80::2,actions=output:2\n\
                  priority=5,icmp6,icmpv6_type=136,actions=drop\npriority=0,actions=output:2";
-    assert_told_apart(flows, &solicitation(136, 2), &solicitation(136, 3));
+    assert_distinguished(flows, &solicitation(136, 2), &solicitation(136, 3));
     let by_type = "priority=10,icmp6,icmpv6_type=136,actions=drop\npriority=0,actions=output:2";
-    assert_told_apart(by_type, &solicitation(135, 2), &solicitation(136, 2));
+    assert_distinguished(by_type, &solicitation(135, 2), &solicitation(136, 2));
 }
 
 /// Later fragments have no ports. If payload bytes were read as ports, such a fragment could pass a
@@ -138,14 +139,14 @@ fn later_fragment_has_no_ports() {
     let flows = "priority=10,udp,tp_dst=53,actions=drop\npriority=0,actions=output:2";
     let later = ethernet(0x0800, &ipv4(17, 0x0001, &udp(53)));
     let whole = ethernet(0x0800, &ipv4(17, 0, &udp(53)));
-    assert_told_apart(flows, &later, &whole);
+    assert_distinguished(flows, &later, &whole);
     let first = ethernet(0x0800, &ipv4(17, 0x2000, &udp(53)));
-    assert_told_apart(flows, &later, &first);
+    assert_distinguished(flows, &later, &first);
     // Port 0 is a real port: a rule for it does not match later fragments.
     let zero =
         "priority=10,udp,tp_dst=0,ip_frag=not_later,actions=drop\npriority=0,actions=output:2";
     let whole_zero = ethernet(0x0800, &ipv4(17, 0, &udp(0)));
-    assert_told_apart(zero, &later, &whole_zero);
+    assert_distinguished(zero, &later, &whole_zero);
 }
 
 fn arp(operation: u16, sender: u8) -> Vec<u8> {
@@ -160,10 +161,10 @@ fn arp(operation: u16, sender: u8) -> Vec<u8> {
 #[test]
 fn arp_operation_is_read_in_full() {
     let flows = "priority=10,arp,arp_op=1,actions=output:2\npriority=0,actions=drop";
-    assert_told_apart(flows, &arp(1, 1), &arp(0x0101, 1));
-    assert_told_apart(flows, &arp(1, 1), &arp(2, 1));
+    assert_distinguished(flows, &arp(1, 1), &arp(0x0101, 1));
+    assert_distinguished(flows, &arp(1, 1), &arp(2, 1));
     let spoofed = "priority=10,arp,arp_spa=10.0.0.1,actions=output:2\npriority=0,actions=drop";
-    assert_told_apart(spoofed, &arp(2, 1), &arp(2, 3));
+    assert_distinguished(spoofed, &arp(2, 1), &arp(2, 3));
 }
 
 /// A megaflow for a short prefix must not match addresses that a longer prefix covers.
@@ -173,8 +174,8 @@ fn short_prefix_beside_long_ones_is_told_apart() {
                  priority=20,ip,nw_dst=10.0.0.2/32,actions=drop\npriority=0,actions=drop";
     let mut other = ipv4(17, 0, &udp(80));
     other[19] = 3;
-    let (innocent, guilty) = (ethernet(0x0800, &other), ethernet(0x0800, &ipv4(17, 0, &udp(80))));
-    assert_told_apart(flows, &innocent, &guilty);
+    let (forwarded, dropped) = (ethernet(0x0800, &other), ethernet(0x0800, &ipv4(17, 0, &udp(80))));
+    assert_distinguished(flows, &forwarded, &dropped);
 }
 
 /// The megaflow of an untagged frame must not match a tagged frame with the same EtherType.
@@ -186,9 +187,9 @@ fn tag_does_not_hide_a_protocol() {
         let tag = [tpid.to_be_bytes(), tci.to_be_bytes()].concat();
         [&MACS[..], &tag, &[8, 0], &packet].concat()
     };
-    assert_told_apart(flows, &ethernet(0x0800, &packet), &tagged(0x8100, 5));
-    assert_told_apart(flows, &tagged(0x8100, 6), &tagged(0x8100, 5));
+    assert_distinguished(flows, &ethernet(0x0800, &packet), &tagged(0x8100, 5));
+    assert_distinguished(flows, &tagged(0x8100, 6), &tagged(0x8100, 5));
     // The priority bits do not matter.
-    assert_told_apart(flows, &tagged(0x8100, 6), &tagged(0x8100, 0xe005));
-    assert_told_apart(flows, &ethernet(0x0800, &packet), &tagged(0x88a8, 5));
+    assert_distinguished(flows, &tagged(0x8100, 6), &tagged(0x8100, 0xe005));
+    assert_distinguished(flows, &ethernet(0x0800, &packet), &tagged(0x88a8, 5));
 }

@@ -142,21 +142,21 @@ fn packets_leave_by_the_ports_and_with_the_headers_that_ovs_gives_them() {
     let ovs = OpenVswitch::start();
     let mut random = Random::new(0x5eed);
     let mut differences: BTreeMap<Difference, usize> = BTreeMap::new();
-    let mut alike = 0;
+    let mut same = 0;
     for _ in 0..PROGRAMS {
         let flows = random.flows();
         let packets: Vec<String> = (0..PACKETS).map(|_| random.packet()).collect();
         for difference in compare(&ovs, &flows, &packets) {
             match difference {
-                None => alike += 1,
+                None => same += 1,
                 Some(difference) => *differences.entry(difference).or_default() += 1,
             }
         }
     }
-    assert!(alike >= PROGRAMS * PACKETS * 9 / 10, "{alike} alike, {differences:?}");
+    assert!(same >= PROGRAMS * PACKETS * 9 / 10, "{same} alike, {differences:?}");
     report::peer(
         "Open vSwitch ofproto/trace",
-        &format!("{alike} packets through {PROGRAMS} random programs alike, else {differences:?}"),
+        &format!("{same} packets through {PROGRAMS} random programs alike, else {differences:?}"),
     );
 }
 
