@@ -40,7 +40,7 @@ pub(crate) fn each_flow<E>(
     keys.sort_unstable_by_key(|(key, _)| *key);
     let mut bytes = Vec::new();
     for (table, number) in tables() {
-        if selection.table.is_some_and(|wanted| wanted != number) {
+        if selection.table.is_some_and(|selected| selected != number) {
             continue;
         }
         for &(key, datapath) in &keys {

@@ -84,26 +84,28 @@ pub fn reply<E>(
         kind::FLOW_MOD if bridge == BridgeKind::Provider && adds_normal(version, body) => Ok(()),
         kind::FLOW_MOD => send(&refused(Refusal::NOT_PERMITTED)),
         kind if kind == kinds.multipart_request => {
-            let wanted = match Wanted::parse(version, body) {
-                Ok(wanted) => wanted,
+            let request = match StatisticsRequest::parse(version, body) {
+                Ok(request) => request,
                 Err(refusal) => return send(&refused(refusal)),
             };
             let program = match bridge {
                 BridgeKind::Integration => program(),
                 BridgeKind::Provider => Program::default(),
             };
-            let start = wanted.reply_start(version);
-            let mut parts = Parts { version, xid, start, body: Vec::new(), send };
-            match wanted {
-                Wanted::Flows(selection) => {
+            let start = request.reply_start(version);
+            let mut parts = MultipartReply { version, xid, start, body: Vec::new(), send };
+            match request {
+                StatisticsRequest::Flows(selection) => {
                     if bridge == BridgeKind::Provider && selection.selects_first() {
                         parts.add(&normal_entry(version))?;
                     }
                     each_flow(&program, version, selection, |entry| parts.add(entry))?;
                 }
-                Wanted::Groups => each_group(&program, version, |entry| parts.add(entry))?,
-                Wanted::Tables if version == Version::V13 => parts.add(&TABLE)?,
-                Wanted::Tables | Wanted::Ports => {}
+                StatisticsRequest::Groups => {
+                    each_group(&program, version, |entry| parts.add(entry))?
+                }
+                StatisticsRequest::Tables if version == Version::V13 => parts.add(&TABLE)?,
+                StatisticsRequest::Tables | StatisticsRequest::Ports => {}
             }
             parts.finish()
         }
@@ -159,13 +161,12 @@ fn normal_entry(version: Version) -> Vec<u8> {
 fn adds_normal(version: Version, body: &[u8]) -> bool {
     let part = |from: usize, len: usize| body.get(from..from + len).unwrap_or_default();
     // Ignores the length for a controller.
-    let is =
-        |from: usize, wanted: &[u8], ignored: usize| {
-            body.len() == from + wanted.len()
-                && part(from, wanted.len()).iter().zip(wanted).enumerate().all(
-                    |(at, (byte, wanted))| (ignored..ignored + 2).contains(&at) || byte == wanted,
-                )
-        };
+    let is = |from: usize, expected: &[u8], ignored: usize| {
+        body.len() == from + expected.len()
+            && part(from, expected.len()).iter().zip(expected).enumerate().all(
+                |(at, (byte, expected))| (ignored..ignored + 2).contains(&at) || byte == expected,
+            )
+    };
     match version {
         Version::V10 => {
             // A match has 40 bytes. The first four are the wildcards. An address is ignored if the
@@ -183,7 +184,7 @@ fn adds_normal(version: Version, body: &[u8]) -> bool {
 
 /// A request for statistics.
 #[derive(Debug, PartialEq, Eq)]
-enum Wanted {
+enum StatisticsRequest {
     Flows(Selection),
     Groups,
     /// The names of tables. The tables have no names.
@@ -192,7 +193,7 @@ enum Wanted {
     Ports,
 }
 
-impl Wanted {
+impl StatisticsRequest {
     fn parse(version: Version, body: &[u8]) -> Result<Self, Refusal> {
         let (kind, rest) = body.split_first_chunk::<2>().ok_or(Refusal::BAD_LENGTH)?;
         match (version, u16::from_be_bytes(*kind)) {
@@ -271,7 +272,7 @@ impl Selection {
 }
 
 /// A reply in parts.
-struct Parts<S> {
+struct MultipartReply<S> {
     version: Version,
     xid: u32,
     start: Vec<u8>,
@@ -279,7 +280,7 @@ struct Parts<S> {
     send: S,
 }
 
-impl<E, S: FnMut(&[u8]) -> Result<(), E>> Parts<S> {
+impl<E, S: FnMut(&[u8]) -> Result<(), E>> MultipartReply<S> {
     fn add(&mut self, entry: &[u8]) -> Result<(), E> {
         if self.body.len() + entry.len() > PART_LEN && !self.body.is_empty() {
             self.flush(multipart::MORE)?;
