@@ -271,19 +271,19 @@ impl Datum {
 
 fn symmetric_difference(old: &[Atom], changes: &[Atom]) -> Datum {
     let mut new = Vec::with_capacity(old.len() + changes.len());
-    let (mut olds, mut changes) = (old.iter().peekable(), changes.iter().peekable());
+    let (mut old_atoms, mut changes) = (old.iter().peekable(), changes.iter().peekable());
     loop {
-        let order = match (olds.peek(), changes.peek()) {
+        let order = match (old_atoms.peek(), changes.peek()) {
             (None, None) => break,
             (Some(_), None) => Ordering::Less,
             (None, Some(_)) => Ordering::Greater,
             (Some(old), Some(change)) => old.cmp(change),
         };
         match order {
-            Ordering::Less => new.extend(olds.next().cloned()),
+            Ordering::Less => new.extend(old_atoms.next().cloned()),
             Ordering::Greater => new.extend(changes.next().cloned()),
             Ordering::Equal => {
-                olds.next();
+                old_atoms.next();
                 changes.next();
             }
         }
@@ -293,19 +293,19 @@ fn symmetric_difference(old: &[Atom], changes: &[Atom]) -> Datum {
 
 fn apply_to_map(old: &[(Atom, Atom)], changes: Box<[(Atom, Atom)]>) -> Datum {
     let mut new = Vec::with_capacity(old.len() + changes.len());
-    let (mut olds, mut changes) = (old.iter().peekable(), changes.into_iter().peekable());
+    let (mut old_atoms, mut changes) = (old.iter().peekable(), changes.into_iter().peekable());
     loop {
-        let order = match (olds.peek(), changes.peek()) {
+        let order = match (old_atoms.peek(), changes.peek()) {
             (None, None) => break,
             (Some(_), None) => Ordering::Less,
             (None, Some(_)) => Ordering::Greater,
             (Some((old, _)), Some((change, _))) => old.cmp(change),
         };
         match order {
-            Ordering::Less => new.extend(olds.next().cloned()),
+            Ordering::Less => new.extend(old_atoms.next().cloned()),
             Ordering::Greater => new.extend(changes.next()),
             Ordering::Equal => {
-                let old_value = olds.next().map(|(_, value)| value);
+                let old_value = old_atoms.next().map(|(_, value)| value);
                 new.extend(changes.next().filter(|(_, value)| Some(value) != old_value));
             }
         }

@@ -52,8 +52,8 @@ pub use event::{
     DisconnectReason, Event, Reply, RequestId, SchemaMismatch, Unsuitable, Update, UpdateKind,
 };
 pub use link::Action;
-use link::{Due, Link};
-use server::Seen;
+use link::{DueAction, Link};
+use server::SeenCluster;
 pub use server::ServerInfo;
 
 /// A client of one database: it keeps a replica of the requested tables, and sends transactions.
@@ -67,7 +67,7 @@ pub struct Session {
     server: Monitor,
     data: Monitor,
     conditions: Conditions,
-    seen: Seen,
+    seen: SeenCluster,
     info: Option<ServerInfo>,
     has_lock: bool,
     stage: Option<Stage>,
@@ -178,7 +178,7 @@ impl Session {
             ),
             data: Monitor::new(Replica::new(&config.tables, limits.rows), config.method, [].into()),
             conditions: Conditions::new(&config.tables),
-            seen: Seen::default(),
+            seen: SeenCluster::default(),
             info: None,
             has_lock: false,
             stage: None,
@@ -315,9 +315,11 @@ impl Session {
     /// Probes the server, or gives up a connection that does not answer.
     pub fn handle_timeout(&mut self, now: Instant) {
         match self.link.due(now) {
-            Due::Nothing => {}
-            Due::Probe => self.send(None, &json!({"id": "echo", "method": "echo", "params": []})),
-            Due::GiveUp(reason) => self.disconnect(now, reason),
+            DueAction::Nothing => {}
+            DueAction::Probe => {
+                self.send(None, &json!({"id": "echo", "method": "echo", "params": []}))
+            }
+            DueAction::GiveUp(reason) => self.disconnect(now, reason),
         }
     }
 

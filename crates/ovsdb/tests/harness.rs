@@ -107,9 +107,9 @@ impl Server {
 
     /// Executes a transaction with ovsdb-client; returns the result.
     pub fn transact(&self, transaction: &str) -> serde_json::Value {
-        let said = self.directory.run("ovsdb-client", &["transact", "unix:db.sock", transaction]);
-        let result: serde_json::Value = serde_json::from_str(&said).expect("a result");
-        assert!(!said.contains("\"error\""), "{transaction}: {said}");
+        let output = self.directory.run("ovsdb-client", &["transact", "unix:db.sock", transaction]);
+        let result: serde_json::Value = serde_json::from_str(&output).expect("a result");
+        assert!(!output.contains("\"error\""), "{transaction}: {output}");
         result
     }
 
@@ -347,8 +347,9 @@ impl Cluster {
 
     /// Executes a transaction at the first server.
     pub fn transact(&self, transaction: &str) {
-        let said = self.directory.run("ovsdb-client", &["transact", &self.socket(0), transaction]);
-        assert!(!said.contains("\"error\""), "{transaction}: {said}");
+        let output =
+            self.directory.run("ovsdb-client", &["transact", &self.socket(0), transaction]);
+        assert!(!output.contains("\"error\""), "{transaction}: {output}");
     }
 
     /// All rows of the first server.

@@ -113,14 +113,14 @@ fn tls_is_used_and_certificates_are_checked_both_ways() {
     };
     refused(None, "an ssl: remote needs a private key and certificates");
     let good = client_files(keys.path(), "good", None);
-    let evil = client_files(keys.path(), "evil", None);
+    let untrusted = client_files(keys.path(), "evil", None);
     refused(Some(client_files(keys.path(), "good", Some("other.example"))), "not valid for name");
     refused(Some(client_files(keys.path(), "good", Some("no name"))), "`no name` is no DNS name");
-    refused(Some(evil.clone()), "BadSignature");
+    refused(Some(untrusted.clone()), "BadSignature");
     // The authority has the right name, but another key, so the signature is invalid. The server
     // also refuses such a client.
-    let stranger = TlsFiles { ca_certificate: good.ca_certificate.clone(), ..evil };
-    refused(Some(stranger), "TLS");
+    let wrong_authority = TlsFiles { ca_certificate: good.ca_certificate.clone(), ..untrusted };
+    refused(Some(wrong_authority), "TLS");
     refused(
         Some(TlsFiles { private_key: keys.path().join("absent.key"), ..good.clone() }),
         "cannot read the private key",

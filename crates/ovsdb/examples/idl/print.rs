@@ -81,7 +81,7 @@ pub fn changes(replica: &Replica, changes: &[RowChange], is_terse: bool) -> Vec<
         lines.push(line(&find, row, prefix, is_terse));
         updated(&mut lines, change);
     }
-    let came_or_went = |uuid: Uuid| {
+    let is_inserted_or_deleted = |uuid: Uuid| {
         summary
             .iter()
             .any(|((_, own), change)| *own == uuid && (change.old.is_none() || change.is_deleted))
@@ -92,7 +92,8 @@ pub fn changes(replica: &Replica, changes: &[RowChange], is_terse: bool) -> Vec<
         let mut references = columns
             .filter(|(column, _)| column.ty.key.reference.is_some())
             .flat_map(|(_, value)| value.atoms());
-        let is_affected = |atom: &Atom| matches!(atom, Atom::Uuid(uuid) if came_or_went(*uuid));
+        let is_affected =
+            |atom: &Atom| matches!(atom, Atom::Uuid(uuid) if is_inserted_or_deleted(*uuid));
         if !is_known && references.any(is_affected) {
             lines.push(line(&|uuid| replica_row(replica, uuid), row, "", is_terse));
         }

@@ -16,7 +16,7 @@ pub enum Action {
 
 /// The action that is due.
 #[derive(PartialEq, Debug)]
-pub(super) enum Due {
+pub(super) enum DueAction {
     Nothing,
     /// Send an echo request.
     Probe,
@@ -177,24 +177,24 @@ impl Link {
     }
 
     /// The action that is due now.
-    pub fn due(&mut self, now: Instant) -> Due {
+    pub fn due(&mut self, now: Instant) -> DueAction {
         let Some(deadline) = self.deadline().filter(|deadline| *deadline <= now) else {
-            return Due::Nothing;
+            return DueAction::Nothing;
         };
         match &mut self.state {
-            State::Backoff(_) => Due::Nothing,
-            State::Connecting(_) => Due::GiveUp(DisconnectReason::ConnectTimeout),
+            State::Backoff(_) => DueAction::Nothing,
+            State::Connecting(_) => DueAction::GiveUp(DisconnectReason::ConnectTimeout),
             State::Open { cut_off: Some(since), .. }
                 if *since + self.times.election_patience <= now =>
             {
-                Due::GiveUp(DisconnectReason::Unsuitable(Unsuitable::Disconnected))
+                DueAction::GiveUp(DisconnectReason::Unsuitable(Unsuitable::Disconnected))
             }
-            State::Open { is_probed: true, .. } => Due::GiveUp(DisconnectReason::Inactive),
+            State::Open { is_probed: true, .. } => DueAction::GiveUp(DisconnectReason::Inactive),
             State::Open { is_probed, last_rx, .. } => {
                 *is_probed = true;
                 // The reply gets the same interval, from the time when the probe is sent.
                 *last_rx = (*last_rx).max(deadline);
-                Due::Probe
+                DueAction::Probe
             }
         }
     }

@@ -71,12 +71,12 @@ pub(super) fn request(database: &str) -> TableRequest {
 
 /// The newest state of a cluster that a session has seen.
 #[derive(Clone, Copy, Default, PartialEq, Eq, Debug)]
-pub(super) struct Seen {
+pub(super) struct SeenCluster {
     cluster_id: Option<Uuid>,
     index: i64,
 }
 
-impl Seen {
+impl SeenCluster {
     /// True if the session has seen this server's cluster before, so that it detects a server that
     /// is behind. A relay has no raft index.
     pub fn knows_cluster(&self, info: &ServerInfo) -> bool {

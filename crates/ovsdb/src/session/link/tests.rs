@@ -65,16 +65,16 @@ fn server_is_probed_and_then_given_up_when_it_is_silent() {
     let mut link = Link::new(Times::default(), remotes(1), 7, now);
     connect(&mut link, &mut now);
     link.connected(now);
-    assert_eq!(link.due(now + 4 * second), Due::Nothing);
-    assert_eq!(link.due(now + 5 * second), Due::Probe);
-    assert_eq!(link.due(now + 9 * second), Due::Nothing);
+    assert_eq!(link.due(now + 4 * second), DueAction::Nothing);
+    assert_eq!(link.due(now + 5 * second), DueAction::Probe);
+    assert_eq!(link.due(now + 9 * second), DueAction::Nothing);
     link.received(now + 9 * second);
-    assert_eq!(link.due(now + 14 * second), Due::Probe);
-    assert_eq!(link.due(now + 19 * second), Due::GiveUp(DisconnectReason::Inactive));
+    assert_eq!(link.due(now + 14 * second), DueAction::Probe);
+    assert_eq!(link.due(now + 19 * second), DueAction::GiveUp(DisconnectReason::Inactive));
     link.received(now);
     link.set_syncing(true);
-    assert_eq!(link.due(now + 59 * second), Due::Nothing, "a dump takes its time");
-    assert_eq!(link.due(now + 60 * second), Due::Probe);
+    assert_eq!(link.due(now + 59 * second), DueAction::Nothing, "a dump takes its time");
+    assert_eq!(link.due(now + 60 * second), DueAction::Probe);
 }
 
 #[test]
@@ -82,9 +82,9 @@ fn connection_attempt_is_given_up_when_it_takes_too_long() {
     let mut now = Instant::now();
     let mut link = Link::new(Times::default(), remotes(1), 7, now);
     connect(&mut link, &mut now);
-    assert_eq!(link.due(now + Duration::from_secs(9)), Due::Nothing);
+    assert_eq!(link.due(now + Duration::from_secs(9)), DueAction::Nothing);
     let due = link.due(now + Duration::from_secs(10));
-    assert_eq!(due, Due::GiveUp(DisconnectReason::ConnectTimeout));
+    assert_eq!(due, DueAction::GiveUp(DisconnectReason::ConnectTimeout));
 }
 
 #[test]
