@@ -81,7 +81,7 @@ struct DatapathDifference {
 pub fn diff(args: &Args) -> Result<(), Failure> {
     let reads = FileReads::new();
     let ((old, was), (new, now)) = (read(&reads, &args.old)?, read(&reads, &args.new)?);
-    let is_same = network::says_the_same(&was, &now);
+    let is_same = network::has_same_content(&was, &now);
     let names: BTreeSet<_> = if args.host.is_empty() {
         let hosts = [&old, &new].into_iter().flat_map(|read| read.network.hosts());
         hosts.map(|host| host.name.clone()).collect()

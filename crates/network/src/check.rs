@@ -61,7 +61,7 @@ pub(crate) fn network(report: &mut ProblemCollector<'_>, draft: NetworkDraft) ->
     distinct_ports(report, &options, &switches);
     let port_groups = acl::port_groups(report, &sets, &switches);
     let acls = acl::acls(report, acls, &sets, &switches, &routers, &options.options);
-    services::home_links(report, &routers);
+    services::check_home_links(report, &routers);
     let nats = services::nats(report, nats, &routers);
     services::balancing_routers(report, &load_balancers, &switches, &routers);
     let on_switches = hosts_on_switches(&switches, &routers);
@@ -435,19 +435,19 @@ fn default_family(
     hosts: &[HostDraft],
     needs: &[Option<UnderlayNeed<'_>>],
 ) -> Option<UnderlayFamily> {
-    let needy: Vec<_> =
+    let needing_underlay: Vec<_> =
         hosts.iter().zip(needs).filter_map(|(host, need)| Some((host, (*need)?))).collect();
     let common = [UnderlayFamily::V4, UnderlayFamily::V6]
         .into_iter()
-        .find(|&family| needy.iter().all(|(host, _)| host.has(family)));
+        .find(|&family| needing_underlay.iter().all(|(host, _)| host.has(family)));
     if common.is_some() {
         return common;
     }
-    let bare: Vec<_> = needy
+    let without_address: Vec<_> = needing_underlay
         .iter()
         .filter(|(host, _)| !host.has(UnderlayFamily::V4) && !host.has(UnderlayFamily::V6))
         .collect();
-    for (host, need) in &bare {
+    for (host, need) in &without_address {
         if !host.underlay_wrong {
             report.error(
                 host.at,
@@ -460,10 +460,11 @@ fn default_family(
             );
         }
     }
-    if needy.iter().any(|(host, _)| host.underlay_wrong) || !bare.is_empty() {
+    if needing_underlay.iter().any(|(host, _)| host.underlay_wrong) || !without_address.is_empty() {
         return None;
     }
-    let lacks = |family| needy.iter().find(|(host, _)| !host.has(family)).map(|(host, _)| host);
+    let lacks =
+        |family| needing_underlay.iter().find(|(host, _)| !host.has(family)).map(|(host, _)| host);
     if let (Some(no_v4), Some(no_v6)) = (lacks(UnderlayFamily::V4), lacks(UnderlayFamily::V6)) {
         report.error(
             no_v4.at,

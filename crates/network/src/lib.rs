@@ -34,7 +34,7 @@ pub use flow::{
     Carrier, DatapathKey, Dscp, KernelDatapath, NetworkId, PortKey, Ttl, TunnelSettings, TunnelType,
 };
 pub use health::BackendCheck;
-pub use load::{read_file, says_the_same};
+pub use load::{has_same_content, read_file};
 pub use logical::{LogicalFlow, LogicalNetwork, logical_flows};
 pub use model::{
     Acl, AclAction, AclDirection, AclScope, Bridge, BridgePort, Device, FileLine, ForceSnat,

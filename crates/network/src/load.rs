@@ -37,7 +37,7 @@ pub fn read_file(path: &Path) -> Result<Vec<u8>, Errors> {
 
 /// Whether two network files have the same content. Comments, spaces and the order of keys are
 /// ignored. Files that are not TOML differ.
-pub fn says_the_same(one: &[u8], other: &[u8]) -> bool {
+pub fn has_same_content(one: &[u8], other: &[u8]) -> bool {
     let table = |bytes| toml::from_str::<toml::Table>(str::from_utf8(bytes).ok()?).ok();
     table(one).is_some_and(|one| table(other) == Some(one))
 }

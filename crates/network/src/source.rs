@@ -20,16 +20,16 @@ pub(crate) fn inside_string(text: &str, at: usize, offset: usize) -> usize {
     let mut place = opening + skipped;
     let mut value = 0;
     while let Some(rest) = string.get(place..) {
-        let (written, meant) = match rest.chars().next() {
+        let (source_len, value_len) = match rest.chars().next() {
             Some('\\') if escapes => escape(rest),
             Some(plain) => (plain.len_utf8(), plain.len_utf8()),
             None => break,
         };
-        if value + meant > offset {
+        if value + value_len > offset {
             break;
         }
-        place += written;
-        value += meant;
+        place += source_len;
+        value += value_len;
     }
     at + place
 }
@@ -49,8 +49,8 @@ fn escape(text: &str) -> (usize, usize) {
         _ => return (2, 1),
     };
     let digits = text.get(2..2 + hex_digits).unwrap_or_default();
-    let meant = u32::from_str_radix(digits, 16).ok().and_then(char::from_u32);
-    (2 + hex_digits, meant.map_or(1, char::len_utf8))
+    let character = u32::from_str_radix(digits, 16).ok().and_then(char::from_u32);
+    (2 + hex_digits, character.map_or(1, char::len_utf8))
 }
 
 #[cfg(test)]
@@ -69,10 +69,10 @@ mod tests {
             ("k = '''\nab\n'z'''", "z", "z'''"),
             ("k = \"\"\"\r\na \\\n   b z\"\"\"", "z", "z\"\"\""),
         ];
-        for (text, wanted, rest) in cases {
+        for (text, expected, rest) in cases {
             let table = DeTable::parse(text).unwrap();
             let value = table.get_ref().get("k").unwrap();
-            let offset = value.get_ref().as_str().unwrap().find(wanted).unwrap();
+            let offset = value.get_ref().as_str().unwrap().find(expected).unwrap();
             let place = inside_string(text, value.span().start, offset);
             assert!(text[place..].starts_with(rest), "{text:?} {place}");
         }

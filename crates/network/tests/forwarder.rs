@@ -151,11 +151,11 @@ fn program_agrees_with_the_mac_table_when_there_are_only_switches() {
                         }
                         key.set(Field::EthSrc, bits(source));
                         key.set(Field::EthDst, bits(destination));
-                        let mut wanted = Vec::new();
-                        table.look_up(ingress, source, destination, &mut wanted);
+                        let mut expected = Vec::new();
+                        table.look_up(ingress, source, destination, &mut expected);
                         let found = translate(&net.program, &key, &(), &mut ()).actions;
                         let what = format!("{tunnel} {host} {ingress:?} {source} > {destination}");
-                        assert_eq!(normal(&found), normal(&wanted), "{what}");
+                        assert_eq!(normal(&found), normal(&expected), "{what}");
                         compared += 1;
                     }
                 }

@@ -126,8 +126,12 @@ fn unknown_unicast_goes_to_every_learning_port_and_no_other() {
         assert_eq!(Net::on("h1", &text(tunnel)).send("a", FROM_A), h1, "{tunnel}");
         let from_b = FROM_A.replace("02:00:00:00:00:01", "02:00:00:00:00:98");
         assert_eq!(Net::on("h2", &text(tunnel)).send("b", &from_b), h2, "{tunnel}");
-        let deaf = text(tunnel).replace("learn = true\n", "");
-        assert_eq!(Net::on("h1", &deaf).send("a", FROM_A), "drop(unknown_mac)", "{tunnel}");
+        let without_learning = text(tunnel).replace("learn = true\n", "");
+        assert_eq!(
+            Net::on("h1", &without_learning).send("a", FROM_A),
+            "drop(unknown_mac)",
+            "{tunnel}"
+        );
     }
 }
 

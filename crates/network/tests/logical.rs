@@ -31,8 +31,8 @@ fn check(net: &Net, cases: &str, count: usize) {
         }
     }
     assert_eq!(seen, count);
-    for (found, wanted) in found.lines().zip(cases.lines()) {
-        assert_eq!(found, wanted);
+    for (found, expected) in found.lines().zip(cases.lines()) {
+        assert_eq!(found, expected);
     }
     assert_eq!(found, cases);
 }
@@ -101,7 +101,7 @@ fn broadcast_is_sent_once_to_the_group_and_unicast_to_its_host() {
 
 #[test]
 fn group_is_requested_when_another_host_uses_it() {
-    let asked = |text: &str| {
+    let joined_groups = |text: &str| {
         let network = Network::parse(text, "net.toml").unwrap();
         let mut groups = BTreeSet::new();
         let host = network.host("h1").unwrap().index;
@@ -118,9 +118,9 @@ fn group_is_requested_when_another_host_uses_it() {
         );
         groups.into_iter().collect::<Vec<_>>()
     };
-    assert_eq!(asked(&grouped()), ["239.1.1.1", "239.1.1.2"]);
+    assert_eq!(joined_groups(&grouped()), ["239.1.1.1", "239.1.1.2"]);
     let alone = grouped().replace("host = \"h2\"", "host = \"h1\"");
-    assert_eq!(asked(&alone.replace("host = \"h3\"", "host = \"h1\"")), [""; 0]);
+    assert_eq!(joined_groups(&alone.replace("host = \"h3\"", "host = \"h1\"")), [""; 0]);
 }
 
 #[test]
@@ -334,26 +334,26 @@ switch = \"db\"
 mac = \"02:00:00:00:02:01\"
 addresses = [\"10.0.2.1/24\"]
 ";
-    let wanted = |text: &str, host: &str| {
+    let tunnels_of = |text: &str, host: &str| {
         let network = Network::parse(text, "net.toml").unwrap();
-        let (host, mut wanted) = (network.host(host).unwrap().index, BTreeSet::new());
+        let (host, mut tunnels) = (network.host(host).unwrap().index, BTreeSet::new());
         Placement::of_host(
             &network,
             host,
             |_, _| PortNo(1),
             |tunnel, _| {
-                wanted.insert(tunnel.name());
+                tunnels.insert(tunnel.name());
                 Some(EndpointId(0))
             },
         );
-        wanted.into_iter().collect::<Vec<_>>()
+        tunnels.into_iter().collect::<Vec<_>>()
     };
     let routed = format!("{text}{router}");
     for host in ["h1", "h2"] {
         // Routed packets of the other host arrive in the tunnel of this host's switch, and routed
         // packets of this host leave in the tunnel of the other host's switch.
-        assert_eq!(wanted(&routed, host), ["geneve", "stt"], "{host}");
-        assert_eq!(wanted(text, host), [""; 0], "{host}");
+        assert_eq!(tunnels_of(&routed, host), ["geneve", "stt"], "{host}");
+        assert_eq!(tunnels_of(text, host), [""; 0], "{host}");
     }
 }
 

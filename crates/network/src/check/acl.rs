@@ -43,7 +43,8 @@ pub(super) fn acls(
     options: &TunnelOptions,
 ) -> Option<Vec<Acl>> {
     let names = port_names(switches, routers).map(|ports| MatchNames::new(ports, sets));
-    let checker = AclChecker { sets, switches, options, names, homes: homes(switches) };
+    let checker =
+        AclChecker { sets, switches, options, names, switch_of_port: switch_of_port(switches) };
     let acls: Vec<_> = drafts.into_iter().map(|draft| checker.acl(report, draft)).collect();
     acls.into_iter().collect()
 }
@@ -68,7 +69,7 @@ fn port_names(switches: &[SwitchDraft], routers: &[RouterDraft]) -> Option<BTree
 }
 
 /// The switch of each port.
-fn homes(switches: &[SwitchDraft]) -> HashMap<&str, usize> {
+fn switch_of_port(switches: &[SwitchDraft]) -> HashMap<&str, usize> {
     let ports = switches.iter().enumerate().flat_map(|(index, switch)| {
         switch.ports.iter().filter_map(move |port| Some((port.name.as_deref()?, index)))
     });
@@ -80,7 +81,7 @@ struct AclChecker<'d> {
     switches: &'d [SwitchDraft],
     options: &'d TunnelOptions,
     names: Option<MatchNames<'d>>,
-    homes: HashMap<&'d str, usize>,
+    switch_of_port: HashMap<&'d str, usize>,
 }
 
 impl AclChecker<'_> {
@@ -131,8 +132,9 @@ impl AclChecker<'_> {
             Some(ScopeDraft::Switch(index)) => carries(&index.value()),
             Some(ScopeDraft::PortGroup(name)) => {
                 let members = self.sets.port_groups.get(&name.value).into_iter().flatten();
-                let homes = members.filter_map(|member| self.homes.get(member.value.as_str()));
-                homes.into_iter().all(carries)
+                let switches =
+                    members.filter_map(|member| self.switch_of_port.get(member.value.as_str()));
+                switches.into_iter().all(carries)
             }
         }
     }

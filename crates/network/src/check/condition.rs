@@ -42,13 +42,13 @@ impl<'d> MatchNames<'d> {
         carries_inport: bool,
     ) {
         let text = condition.value.as_str();
-        let mut complain = |span: Range<usize>, message: String| {
+        let mut add_error = |span: Range<usize>, message: String| {
             let at = report.inside_string(condition.at, span.start);
             report.error(at, message);
         };
         let parsed = match expr::parse(text) {
             Ok(parsed) => parsed,
-            Err(SyntaxError { span, message }) => return complain(span, clause(&message)),
+            Err(SyntaxError { span, message }) => return add_error(span, clause(&message)),
         };
         let mut is_clean = true;
         let mut lexer = Lexer::new(text);
@@ -56,11 +56,11 @@ impl<'d> MatchNames<'d> {
             let token = lexer.advance();
             if let Some(problem) = self.problem(&token.kind, direction, carries_inport) {
                 is_clean = false;
-                complain(token.span, problem);
+                add_error(token.span, problem);
             }
         }
         if is_clean && let Err(error) = parsed.lower(self) {
-            complain(0..0, clause(&error.to_string()));
+            add_error(0..0, clause(&error.to_string()));
         }
     }
 

@@ -1,6 +1,6 @@
 //! Checks of logical routers: links, addresses, routes.
 
-use super::services::has_home;
+use super::services::check_home_host;
 use crate::connectivity::Connectivity;
 use crate::errors::ProblemCollector;
 use crate::read::{
@@ -273,21 +273,23 @@ impl<'d> RouterChecker<'d> {
             );
             return None;
         }
-        let wanted = match &draft.port {
+        let configured = match &draft.port {
             None => None,
             Some(name) => Some(named_port(report, router, name)?),
         };
         match found {
-            Some((index, net)) if wanted.is_none_or(|wanted| wanted == index) => Some(Route {
-                prefix,
-                next_hop: addr,
-                port: PortKey::new(u16::try_from(index + 1).ok()?)?,
-                source: net.addr(),
-                line: FileLine(report.line(draft.at)),
-            }),
+            Some((index, net)) if configured.is_none_or(|configured| configured == index) => {
+                Some(Route {
+                    prefix,
+                    next_hop: addr,
+                    port: PortKey::new(u16::try_from(index + 1).ok()?)?,
+                    source: net.addr(),
+                    line: FileLine(report.line(draft.at)),
+                })
+            }
             _ if connected.is_incomplete => None,
             _ => {
-                report.error(at, unreachable(addr, router, wanted));
+                report.error(at, unreachable(addr, router, configured));
                 None
             }
         }
@@ -306,7 +308,7 @@ fn force_snat(
         Setting::Wrong => return None,
         Setting::Given(given) => given,
     };
-    let mut is_right = has_home(report, (*at, "translates source addresses"), router);
+    let mut is_right = check_home_host(report, (*at, "translates source addresses"), router);
     if let ForceSnat::Addresses(addresses) = value {
         for addr in addresses {
             let Some((_, net)) = connected.find(*addr) else { continue };

@@ -133,7 +133,7 @@ pub(super) fn balancing_routers(
         for router in draft.routers.iter().flatten() {
             let at = router.at;
             let router = &routers[router.value.value()];
-            has_home(report, (at, "balances connections"), router);
+            check_home_host(report, (at, "balances connections"), router);
             let Some(vip) = draft.vip else { continue };
             let on_switch = router.ports.iter().filter_map(|port| match &port.link {
                 Some(LinkDraft::Switch(switch)) => switches.get(switch.value.value()),
@@ -167,7 +167,7 @@ pub(super) fn nats(
         .map(|draft| {
             let (router, kind) = (draft.router?, draft.kind?);
             let (external, internal) = (draft.external?, draft.internal?);
-            let mut is_right = has_home(
+            let mut is_right = check_home_host(
                 report,
                 (router.at, "translates addresses"),
                 &routers[router.value.value()],
@@ -226,7 +226,7 @@ pub(super) fn nats(
 
 /// Checks that a router has a home host. Connections are tracked on one host, so all packets of a
 /// connection must pass that host.
-pub(super) fn has_home(
+pub(super) fn check_home_host(
     report: &mut ProblemCollector<'_>,
     (at, does): (usize, &str),
     router: &RouterDraft,
@@ -246,7 +246,7 @@ pub(super) fn has_home(
 
 /// Checks that a router with a home host is linked to switches only, because the other hosts reach
 /// it through the tunnels of these switches.
-pub(super) fn home_links(report: &mut ProblemCollector<'_>, routers: &[RouterDraft]) {
+pub(super) fn check_home_links(report: &mut ProblemCollector<'_>, routers: &[RouterDraft]) {
     for router in routers {
         let Setting::Given(_) = router.home else { continue };
         for port in &router.ports {

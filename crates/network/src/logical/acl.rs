@@ -82,9 +82,9 @@ pub(super) struct AclSwitches {
 
 impl AclSwitches {
     pub(super) fn new(network: &Network, scopes: &[ScopedAcl<'_>], keys: &DatapathKeys) -> Self {
-        let with = |is_meant: fn(&Acl) -> bool| -> BTreeSet<DatapathKey> {
-            let meant = scopes.iter().filter(|(acl, _)| is_meant(acl));
-            meant.flat_map(|(_, datapaths)| datapaths.iter().copied()).collect()
+        let with = |is_selected: fn(&Acl) -> bool| -> BTreeSet<DatapathKey> {
+            let selected = scopes.iter().filter(|(acl, _)| is_selected(acl));
+            selected.flat_map(|(_, datapaths)| datapaths.iter().copied()).collect()
         };
         let related = with(|acl| acl.action == AclAction::AllowRelated);
         let balancers = network.load_balancers().iter();
@@ -93,8 +93,8 @@ impl AclSwitches {
         let stateful: BTreeSet<DatapathKey> = related.union(&balanced).copied().collect();
         let to = with(|acl| acl.direction == AclDirection::ToPort);
         let from = with(|acl| acl.direction == AclDirection::FromPort);
-        let some = |is_meant: &dyn Fn(&DatapathKey) -> bool| {
-            keys.switches.iter().copied().filter(is_meant).collect()
+        let some = |is_selected: &dyn Fn(&DatapathKey) -> bool| {
+            keys.switches.iter().copied().filter(is_selected).collect()
         };
         Self {
             filtered: some(&|key| to.contains(key) && !stateful.contains(key)),

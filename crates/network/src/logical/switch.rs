@@ -207,13 +207,13 @@ fn add_router_port(
         port.line,
     );
     let (v4, v6) = addresses(port);
-    let asks = asks_router(router);
+    let request_match = router_request_match(router);
     if !v4.is_empty() {
-        let condition = format!("{asks}arp.op == 1 && arp.tpa == {}", set_of(&v4));
+        let condition = format!("{request_match}arp.op == 1 && arp.tpa == {}", set_of(&v4));
         flows.add(&datapath, (Stage::LsInL2Lkup, 80), condition, actions.as_str(), port.line);
     }
     if !v6.is_empty() {
-        let condition = format!("{asks}nd_ns && nd.target == {}", set_of(&v6));
+        let condition = format!("{request_match}nd_ns && nd.target == {}", set_of(&v6));
         flows.add(&datapath, (Stage::LsInL2Lkup, 80), condition, actions.as_str(), port.line);
     }
 }
@@ -221,7 +221,7 @@ fn add_router_port(
 /// The match for requests that a router answers. A router without a home host runs on every host,
 /// and answers only guests of its host. A router with a home host also answers requests from other
 /// hosts.
-const fn asks_router(router: &LogicalRouter) -> &'static str {
+const fn router_request_match(router: &LogicalRouter) -> &'static str {
     match router.home {
         None => "flags[1] == 0 && ",
         Some(_) => "",

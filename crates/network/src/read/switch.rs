@@ -132,13 +132,13 @@ impl<'h> SwitchReader<'h> {
         section: &Section<'_, '_>,
         tunnel: Option<TunnelType>,
     ) -> Option<Located<IpAddr>> {
-        let takes_group = |tunnel: TunnelType| tunnel.has_option(OptionKind::Group);
+        let supports_group = |tunnel: TunnelType| tunnel.has_option(OptionKind::Group);
         match (tunnel, section.get("group")) {
             (None, None) => None,
             (Some(tunnel), None) => self.options.groups.get(&tunnel).copied(),
-            (Some(tunnel), Some(field)) if !takes_group(tunnel) => {
-                let takers = names_where(takes_group);
-                let why = format!("only {takers} sends to multicast groups");
+            (Some(tunnel), Some(field)) if !supports_group(tunnel) => {
+                let names = names_where(supports_group);
+                let why = format!("only {names} sends to multicast groups");
                 report.error(field.key_at, format!("a {tunnel} switch takes no `group`; {why}"));
                 None
             }
@@ -154,10 +154,10 @@ impl<'h> SwitchReader<'h> {
     ) -> Option<Located<Segment>> {
         let network_id = tunnel.descriptor().network_id;
         let unkeyed = tunnel.has_option(OptionKind::Key) && !self.options.options.of(tunnel).key;
-        let wanted = network_id.key_name();
-        let refused = if wanted == "vni" { "vlan" } else { "vni" };
+        let needed = network_id.key_name();
+        let refused = if needed == "vni" { "vlan" } else { "vni" };
         if let Some(field) = section.get(refused) {
-            let alone = section.get(wanted).is_none() && !unkeyed;
+            let alone = section.get(needed).is_none() && !unkeyed;
             let right = if alone { right_segment(tunnel) } else { "remove it".to_owned() };
             report.error(field.key_at, format!("a {tunnel} switch takes no `{refused}`; {right}"));
             // If this is the only key given, the error covers the missing right key too.
@@ -165,7 +165,7 @@ impl<'h> SwitchReader<'h> {
                 return None;
             }
         }
-        let field = section.get(wanted);
+        let field = section.get(needed);
         if unkeyed {
             if let Some(field) = field {
                 report.error(
@@ -179,11 +179,11 @@ impl<'h> SwitchReader<'h> {
             return Some(Located { value: Segment::Unkeyed, at: section.at });
         }
         let Some(field) = field else {
-            if !section.is_misspelt(wanted) {
+            if !section.is_misspelt(needed) {
                 let right = right_segment(tunnel);
                 report.error(
                     section.at,
-                    format!("[[logical_switch]] has no `{wanted}`, which {tunnel} needs; {right}"),
+                    format!("[[logical_switch]] has no `{needed}`, which {tunnel} needs; {right}"),
                 );
             }
             return None;

@@ -179,10 +179,10 @@ fn refuse_logical_ports(
     tunnel: TunnelType,
 ) {
     if let Some(field) = section.get(LOGICAL_PORTS.name) {
-        let takers = names_where(|tunnel| tunnel.has_option(OptionKind::LogicalPorts));
+        let names = names_where(|tunnel| tunnel.has_option(OptionKind::LogicalPorts));
         report.error(
             field.key_at,
-            format!("{tunnel} has no room for logical ports; only {takers} take `logical_ports`"),
+            format!("{tunnel} has no room for logical ports; only {names} take `logical_ports`"),
         );
     }
 }

@@ -53,14 +53,14 @@ impl RouterFlows<'_> {
     pub(super) fn add_routing(&self, flows: &mut FlowCollector) {
         for port in &self.router.ports {
             for net in &port.addresses {
-                let way = ForwardingRoute {
+                let route = ForwardingRoute {
                     port,
                     prefix: Prefix::from(*net),
                     next_hop: None,
                     source: net.addr(),
                     line: port.line,
                 };
-                self.add_route(flows, &way);
+                self.add_route(flows, &route);
             }
         }
         let mut hops = BTreeMap::new();
@@ -80,10 +80,10 @@ impl RouterFlows<'_> {
         }
     }
 
-    fn add_route(&self, flows: &mut FlowCollector, way: &ForwardingRoute<'_>) {
+    fn add_route(&self, flows: &mut FlowCollector, route: &ForwardingRoute<'_>) {
         const OF_PORT: u16 = 2;
         const STATIC: u16 = 1;
-        let &ForwardingRoute { port, prefix, next_hop, source, line } = way;
+        let &ForwardingRoute { port, prefix, next_hop, source, line } = route;
         let RouterPort { name, mac, .. } = port;
         let (hop, from, dst) = if prefix.is_ipv4() {
             ("reg0", "reg1", "ip4.dst")

@@ -112,10 +112,10 @@ impl RouterFlows<'_> {
         let own = set_of(ips);
         add(100, format!("ip6.src == {own} && reg9[0] == 0"), "drop;");
         for &ip in ips {
-            let asked = solicitation_for(ip);
+            let solicitation = solicitation_for(ip);
             add(
                 90,
-                format!("inport == {name:?} && {asked}"),
+                format!("inport == {name:?} && {solicitation}"),
                 "nd_na_router { eth.src = xreg0[0..47]; ip6.src = nd.target; nd.tll = \
                  xreg0[0..47]; \
                  outport = inport; flags.loopback = 1; output; };",

@@ -207,12 +207,12 @@ fn reader_has_the_ranges_of_options_of_the_json_schema() {
         for option in tunnel.descriptor().options {
             let Some((min, max)) = range_of_option(option.kind) else { continue };
             let refused = |number: i64| {
-                let said = errors("the network", |network| {
+                let text = errors("the network", |network| {
                     let options = Table::from_iter([(option.name.to_owned(), number.into())]);
                     let of_type = Table::from_iter([(tunnel.to_string(), options.into())]);
                     network.insert("tunnel_options".to_owned(), of_type.into());
                 });
-                said.contains(&format!("`{}` is {number};", option.name))
+                text.contains(&format!("`{}` is {number};", option.name))
             };
             let found = [min - 1, min, max, max + 1].map(refused);
             assert_eq!(found, [true, false, false, true], "{tunnel} {}", option.name);
@@ -246,14 +246,14 @@ fn reader_requires_the_keys_that_the_json_schema_requires() {
             place(&mut root, table).keys().cloned().collect()
         };
         for key in present {
-            let said = errors(table, |values| drop(values.remove(&key)));
-            let is_missing = said.contains(&format!("has no `{key}`; add one"))
-                || said.contains(&format!("there is no [[{key}]]"));
+            let text = errors(table, |values| drop(values.remove(&key)));
+            let is_missing = text.contains(&format!("has no `{key}`; add one"))
+                || text.contains(&format!("there is no [[{key}]]"));
             // One of `switches` and `routers`, and one of the kinds of device.
             if key == "switches" {
                 continue;
             }
-            assert_eq!(is_missing, keys.contains(&&*key), "{table} {key}: {said}");
+            assert_eq!(is_missing, keys.contains(&&*key), "{table} {key}: {text}");
         }
     }
 }
