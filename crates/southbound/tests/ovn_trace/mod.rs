@@ -215,7 +215,7 @@ fn why_crashed(ours: &Watch<'_>) -> Option<Known> {
 fn why_different(
     packet: &Packet,
     is_secured: bool,
-    said: &str,
+    trace_output: &str,
     answer: &Answer,
     ours: &Watch<'_>,
 ) -> Option<Known> {
@@ -229,9 +229,13 @@ fn why_different(
     };
     if ours.drops.contains(&DropReason::UnsupportedAction) {
         const ACTIONS: [&str; 2] = ["ct_", "igmp"];
-        return ACTIONS.iter().any(|action| said.contains(action)).then_some(Known::Unsupported);
+        return ACTIONS
+            .iter()
+            .any(|action| trace_output.contains(action))
+            .then_some(Known::Unsupported);
     }
-    if ours.drops.contains(&DropReason::TranslationSteps) && said.matches("ip.ttl--;").count() > 20
+    if ours.drops.contains(&DropReason::TranslationSteps)
+        && trace_output.matches("ip.ttl--;").count() > 20
     {
         return Some(Known::LoopIsCut);
     }
@@ -245,7 +249,7 @@ fn why_different(
         0x800 => get(Field::IpProto) == 2 && get(Field::Ip4Dst) >> 28 != 0xe,
         _ => matches!(get(Field::IcmpType), 130..=132 | 143) && get(Field::Ip6Dst) >> 120 != 0xff,
     };
-    if is_snooped && said.contains(" igmp;") {
+    if is_snooped && trace_output.contains(" igmp;") {
         return Some(Known::SnoopsUnicast);
     }
     let is_other = !matches!(get(Field::EthType), 0x800 | 0x806 | 0x86dd);
@@ -256,7 +260,7 @@ fn why_different(
     if is_secured && (is_other || is_from_nobody || has_others_link) {
         return Some(Known::PortSecurityIsSimpler);
     }
-    if said.contains("ct_next(ct_state=") && said.contains("type \"patch\"") {
+    if trace_output.contains("ct_next(ct_state=") && trace_output.contains("type \"patch\"") {
         return Some(Known::PatchPortKeepsConnection);
     }
     None
@@ -282,7 +286,7 @@ fn compare_assuming(drawn: &Network, ct_state: &str) -> BTreeMap<Known, usize> {
     for _ in 0..PACKETS {
         let inport = random.pick(&trial.inports);
         let packet = Packet::random(&mut random, drawn, inport);
-        let Some(said) = tracer.trace(&inport.datapath, &packet.text) else {
+        let Some(trace_output) = tracer.trace(&inport.datapath, &packet.text) else {
             match why_crashed(&trial.watch(&packet, &[])) {
                 Some(reason) => *known.entry(reason).or_default() += 1,
                 None => unknown.push(trial.explain(
@@ -296,7 +300,7 @@ fn compare_assuming(drawn: &Network, ct_state: &str) -> BTreeMap<Known, usize> {
             tracer = trial.ovn.tracer_with(tracers, &options);
             continue;
         };
-        let mut answer = oracle::read(&said, &Headers::of(&packet.key));
+        let mut answer = oracle::read(&trace_output, &Headers::of(&packet.key));
         answer.outputs.sort();
         let ours = trial.watch(&packet, &answer.selected);
         for own in &answer.own {
@@ -306,9 +310,9 @@ fn compare_assuming(drawn: &Network, ct_state: &str) -> BTreeMap<Known, usize> {
         before = packet.key.clone();
         delivered += usize::from(!answer.outputs.is_empty());
         if answer.outputs != ours.outputs {
-            match why_different(&packet, inport.is_secured, &said, &answer, &ours) {
+            match why_different(&packet, inport.is_secured, &trace_output, &answer, &ours) {
                 Some(reason) => *known.entry(reason).or_default() += 1,
-                None => unknown.push(trial.explain(&packet, &said, &answer, &ours)),
+                None => unknown.push(trial.explain(&packet, &trace_output, &answer, &ours)),
             }
         }
     }

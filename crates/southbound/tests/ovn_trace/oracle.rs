@@ -175,15 +175,15 @@ pub struct Answer {
 ///
 /// # Panics
 /// The text is not understood.
-pub fn read(said: &str, headers: &Headers) -> Answer {
-    let (head, minimal) = said.split_once("# Minimal trace.\n").expect("a minimal trace");
+pub fn read(trace_output: &str, headers: &Headers) -> Answer {
+    let (head, minimal) = trace_output.split_once("# Minimal trace.\n").expect("a minimal trace");
     let (_, summary) = head.split_once("# Summary trace.\n").expect("a summary trace");
     let values = minimal.lines().map(entry).filter(|line| *line != "}").collect();
     let lines = summary.lines().collect();
     let answer = Answer::default();
     let mut walk = Walk { lines, at: 0, values, used: 0, rejecting: false, answer };
     walk.block(&mut headers.clone(), Kind::Pipeline);
-    assert_eq!(walk.used, walk.values.len(), "values are left over: {said}");
+    assert_eq!(walk.used, walk.values.len(), "values are left over: {trace_output}");
     walk.answer
 }
 
