@@ -268,7 +268,7 @@ impl Fleet {
             let config = config.seed(number as u64);
             let mut client = Client::new(config, None).expect("a client can be made");
             let mut host = Host::new(settings, "uplink", 1500);
-            host.ask(client.session_mut());
+            host.request_rows(client.session_mut());
             Member {
                 client,
                 host,
@@ -318,7 +318,7 @@ impl Member {
                 _ => {}
             }
         }
-        self.host.ask(self.client.session_mut());
+        self.host.request_rows(self.client.session_mut());
         let was_ready = std::mem::replace(&mut self.is_ready, self.client.session().is_ready());
         if !self.is_ready {
             return;

@@ -24,28 +24,32 @@ pub(crate) fn is_child(row: &PortBinding) -> bool {
 pub(crate) fn local_parent(
     replica: &Replica,
     row: &PortBinding,
-    around: &LocalContext<'_>,
+    context: &LocalContext<'_>,
 ) -> Option<Text> {
     let name = row.parent_port.clone()?;
     let parent = PortBinding::from_row(row_named(replica, &name)?)?;
-    let is_local = around.local.logical.contains_key(&name) && may_bind(&parent, around.names);
+    let is_local = context.local.logical.contains_key(&name) && may_bind(&parent, context.names);
     (is_local && row.tag.is_some_and(|tag| tag != 0)).then_some(name)
 }
 
 /// True if this host claims the port.
-pub(crate) fn wants(replica: &Replica, row: &PortBinding, around: &LocalContext<'_>) -> bool {
+pub(crate) fn should_claim(
+    replica: &Replica,
+    row: &PortBinding,
+    context: &LocalContext<'_>,
+) -> bool {
     match PortKind::from(&*row.kind) {
-        PortKind::Vif if is_child(row) => local_parent(replica, row, around).is_some(),
+        PortKind::Vif if is_child(row) => local_parent(replica, row, context).is_some(),
         PortKind::Vif => {
-            around.local.logical.contains_key(&row.logical_port) && may_bind(row, around.names)
+            context.local.logical.contains_key(&row.logical_port) && may_bind(row, context.names)
         }
         PortKind::L3Gateway => {
-            let [system_id, _] = around.names;
+            let [system_id, _] = context.names;
             row.options.get("l3gateway-chassis").is_some_and(|host| **host == *system_id)
         }
         PortKind::ChassisRedirect => {
             let preferred = row.ha_chassis_group.and_then(|group| preferred_host(replica, group));
-            preferred.is_some() && preferred == around.chassis
+            preferred.is_some() && preferred == context.chassis
         }
         PortKind::Patch | PortKind::Localnet | PortKind::Localport | PortKind::Other(_) => false,
     }
@@ -61,19 +65,19 @@ fn preferred_host(replica: &Replica, group: Uuid) -> Option<Uuid> {
 }
 
 /// The rows that this host has claimed, or may have to claim.
-pub(crate) fn candidates(replica: &Replica, around: &LocalContext<'_>) -> BTreeSet<Uuid> {
-    let local = around.local.logical.keys().filter_map(|name| row_named(replica, name));
+pub(crate) fn candidates(replica: &Replica, context: &LocalContext<'_>) -> BTreeSet<Uuid> {
+    let local = context.local.logical.keys().filter_map(|name| row_named(replica, name));
     let mut rows: BTreeSet<Uuid> = local.map(|row| row.uuid()).collect();
     let Some(table) = replica.table(PortBinding::NAME) else { return rows };
-    for name in around.local.logical.keys() {
+    for name in context.local.logical.keys() {
         let children = table.index(index::PARENT).into_iter();
         let children = children.flat_map(|by| by.find_atom(Atom::String(name.clone())));
         rows.extend(children.map(|row| row.uuid()));
     }
-    let bound = around.chassis.zip(table.index(index::CHASSIS));
+    let bound = context.chassis.zip(table.index(index::CHASSIS));
     let bound = bound.into_iter().flat_map(|(host, by)| by.find_atom(Atom::Uuid(host)));
     rows.extend(bound.map(|row| row.uuid()));
-    let [system_id, _] = around.names;
+    let [system_id, _] = context.names;
     let gateways = table.index(index::OPTIONS).into_iter();
     let gateways = gateways.flat_map(|by| by.find_atom(Atom::String(system_id.into())));
     rows.extend(gateways.map(|row| row.uuid()));

@@ -3,6 +3,7 @@
 use crate::announcements::HostState;
 use crate::endpoints::{Endpoints, local_ends};
 use crate::health::{self, ServiceCheck};
+use crate::learned_writer::LearnedWriter;
 use crate::local::{DeviceDefaults, DeviceFacts, InterfaceState, LocalPorts, Numbers};
 use crate::monitored::{Monitored, Scope};
 use crate::program::{
@@ -13,7 +14,6 @@ use crate::tables::{
     self, ChassisPrivate, DatapathBinding, Encap, Fdb, MacBinding, PortBinding, SbGlobal,
     ServiceMonitor, Text, TextMap, index,
 };
-use crate::taught::TaughtWriter;
 use crate::writes::{self, Installed, SouthboundWriter, UnixMs};
 use datapath::config::{EndpointConfig, PortConfig, TunnelConfig};
 use datapath::number_pool::NumberPool;
@@ -85,12 +85,12 @@ pub struct Host {
     /// `nb_cfg` of the southbound database.
     nb_cfg: Option<i64>,
     writer: SouthboundWriter,
-    taught: TaughtWriter,
+    learned_writer: LearnedWriter,
     installed: Installed,
     /// The rows that the southbound server was asked for.
     monitored: Monitored,
     /// The needed rows may differ from those that the server was asked for.
-    must_ask: bool,
+    must_request: bool,
     /// The southbound server does not accept conditions.
     needs_every_row: bool,
     /// Since when the old network is kept because rows are still arriving.
@@ -110,7 +110,7 @@ impl Host {
         Self {
             builder: ProgramBuilder::new(&settings.tunnels),
             monitored: Monitored::new(settings.monitor_all),
-            must_ask: true,
+            must_request: true,
             needs_every_row: false,
             waiting_since: None,
             settings,
@@ -127,7 +127,7 @@ impl Host {
             chassis: None,
             nb_cfg: None,
             writer: SouthboundWriter::default(),
-            taught: TaughtWriter::default(),
+            learned_writer: LearnedWriter::default(),
             installed: Installed::default(),
             held_since: None,
             must_install: true,
@@ -207,8 +207,9 @@ impl Host {
     pub fn handle_local(&mut self, local: &Replica, southbound: &Replica, now: Instant) {
         let made = self.local.made_devices();
         let present = self.devices.as_ref().map(|devices| (devices, &made));
-        let around = DeviceDefaults { mtu_bytes: self.guest_mtu(), uplink: &self.uplink, present };
-        let new = LocalPorts::read(local, &self.settings.bridge, &around, &mut self.numbers, now);
+        let defaults =
+            DeviceDefaults { mtu_bytes: self.guest_mtu(), uplink: &self.uplink, present };
+        let new = LocalPorts::read(local, &self.settings.bridge, &defaults, &mut self.numbers, now);
         if let Some(devices) = &mut self.devices {
             // The missing interfaces include those whose device weft has created and is about to
             // remove.
@@ -224,7 +225,7 @@ impl Host {
         let old = std::mem::replace(&mut self.local, new);
         let changed = self.local.changed(&old);
         self.place(southbound, &changed, BTreeSet::new());
-        (self.must_install, self.must_ask) = (true, true);
+        (self.must_install, self.must_request) = (true, true);
     }
 
     /// Applies new settings. Returns false, and changes nothing, if they need a restart of the
@@ -241,7 +242,7 @@ impl Host {
             self.mappings = mappings;
             self.settings = new;
             self.read_hosts(southbound, now);
-            (self.must_install, self.must_ask) = (true, true);
+            (self.must_install, self.must_request) = (true, true);
         }
         is_same_host
     }
@@ -261,30 +262,30 @@ impl Host {
         }
         if self.is_held(replica, now) {
             self.chassis = chassis_named(replica, &self.settings.system_id);
-            self.must_ask = true;
+            self.must_request = true;
             return;
         }
         let of = |names: &[&str]| changes.iter().any(|change| names.contains(&change.table()));
         if of(&[tables::Chassis::NAME, Encap::NAME]) || self.held_since.is_some() {
             self.read_hosts(replica, now);
         }
-        let around = surroundings(
+        let context = local_context(
             (&self.settings, &self.mappings),
             self.chassis,
             &self.local,
             (&self.endpoints, &self.monitored),
         );
         if self.held_since.take().is_some() {
-            self.builder = ProgramBuilder::from_replica(replica, &self.settings.tunnels, &around);
+            self.builder = ProgramBuilder::from_replica(replica, &self.settings.tunnels, &context);
             self.install_again();
         } else {
-            self.builder.apply(replica, changes, &around);
+            self.builder.apply(replica, changes, &context);
         }
         self.nb_cfg = replica.rows::<SbGlobal>().next().map(|(_, row)| row.nb_cfg);
         self.must_learn |=
             changes.iter().any(|change| ProgramBuilder::is_about_learned(change.table()));
         self.must_install |= changes.iter().any(|change| !is_without_effect(change));
-        self.must_ask |= changes.iter().any(|change| self.is_of_interface(change));
+        self.must_request |= changes.iter().any(|change| self.is_of_interface(change));
     }
 
     /// True for the row of a port that an interface of this host names.
@@ -297,21 +298,21 @@ impl Host {
     /// Asks the southbound server for the rows that this host needs now. The caller calls this
     /// after each change, and reports the server's replies to
     /// [`conditions_applied`](Self::conditions_applied).
-    pub fn ask(&mut self, session: &mut Session) {
-        self.must_ask |= self.builder.take_reach_change();
-        if !std::mem::take(&mut self.must_ask) {
+    pub fn request_rows(&mut self, session: &mut Session) {
+        self.must_request |= self.builder.take_reachability_change();
+        if !std::mem::take(&mut self.must_request) {
             return;
         }
         let scope = self.scope(session.replica());
         // Every table is in the replica, so that the session knows all of them.
         let Ok(made) = session.set_conditions(self.monitored.changes(&scope)) else { return };
-        if self.monitored.ask(scope, made) {
+        if self.monitored.record_request(scope, made) {
             self.follow_monitored(session.replica());
         }
     }
 
     fn scope(&self, southbound: &Replica) -> Scope {
-        let datapaths: BTreeMap<Uuid, DatapathKey> = self.builder.reached().collect();
+        let datapaths: BTreeMap<Uuid, DatapathKey> = self.builder.reachable_datapaths().collect();
         let interfaces: BTreeSet<Text> = self.local.logical.keys().cloned().collect();
         let is_unplaced = |name: &&Text| {
             let row = port_named(southbound, name);
@@ -332,25 +333,25 @@ impl Host {
     /// Handles that the southbound server does not accept the conditions. This host asks for every
     /// row from now on.
     pub fn conditions_refused(&mut self) {
-        self.monitored.refuse();
-        (self.needs_every_row, self.must_ask) = (true, true);
+        self.monitored.record_refusal();
+        (self.needs_every_row, self.must_request) = (true, true);
     }
 
     /// True if this host has all rows that it needs.
     pub fn is_settled(&self) -> bool {
-        !self.must_ask && self.monitored.is_settled()
+        !self.must_request && self.monitored.is_settled()
     }
 
     /// Compiles the flows of datapaths that have arrived, and removes those that are not asked for
     /// any more.
     fn follow_monitored(&mut self, southbound: &Replica) {
-        let around = surroundings(
+        let context = local_context(
             (&self.settings, &self.mappings),
             self.chassis,
             &self.local,
             (&self.endpoints, &self.monitored),
         );
-        self.must_install |= self.builder.follow_monitored(southbound, &around);
+        self.must_install |= self.builder.follow_monitored(southbound, &context);
     }
 
     /// True while the old network is kept although the database is empty.
@@ -380,19 +381,19 @@ impl Host {
         if own != self.chassis {
             hosts.extend(self.chassis.into_iter().chain(own));
             self.chassis = own;
-            self.must_ask = true;
+            self.must_request = true;
         }
         self.place(replica, &BTreeSet::new(), hosts);
     }
 
     fn place(&mut self, southbound: &Replica, names: &BTreeSet<Text>, hosts: BTreeSet<Uuid>) {
-        let around = surroundings(
+        let context = local_context(
             (&self.settings, &self.mappings),
             self.chassis,
             &self.local,
             (&self.endpoints, &self.monitored),
         );
-        self.builder.replace(southbound, names, hosts, &around);
+        self.builder.replace(southbound, names, hosts, &context);
     }
 
     /// The next configuration to apply; `None` if nothing has changed.
@@ -511,21 +512,21 @@ impl Host {
             // The changes since the last installation do not affect the program.
             self.installed.nb_cfg = self.nb_cfg;
         }
-        let around = surroundings(
+        let context = local_context(
             (&self.settings, &self.mappings),
             self.chassis,
             &self.local,
             (&self.endpoints, &self.monitored),
         );
         let next =
-            self.writer.next(replica, &self.settings, &around, &self.installed, (now, unix_ms));
+            self.writer.next(replica, &self.settings, &context, &self.installed, (now, unix_ms));
         let monitored = self.service_rows(replica);
         let mut own = next.0.unwrap_or_default();
         own = health::statuses(own, replica, &monitored, health);
         let next = ((!own.is_empty()).then_some(own), next.1);
         match next {
             (None, again) => {
-                let (transaction, later) = self.taught.next(replica, now, unix_ms);
+                let (transaction, later) = self.learned_writer.next(replica, now, unix_ms);
                 (transaction, again.into_iter().chain(later).min())
             }
             own => own,
@@ -543,8 +544,8 @@ impl Host {
 
     /// Handles addresses that the switch has learned from packets. They are written to the
     /// southbound database.
-    pub fn handle_taught(&mut self, events: Vec<LearnEvent>, now: Instant) {
-        self.taught.add(events, now);
+    pub fn handle_learn_events(&mut self, events: Vec<LearnEvent>, now: Instant) {
+        self.learned_writer.add(events, now);
     }
 
     /// The next transaction for the local database. `devices` are those of this host, by name.
@@ -594,7 +595,7 @@ fn bad_mapping(part: &str) -> String {
     format!("ovn-bridge-mappings: `{part}` is no NETWORK:BRIDGE, and is ignored")
 }
 
-fn surroundings<'a>(
+fn local_context<'a>(
     (settings, mappings): (&'a Settings, &'a BTreeMap<Text, Text>),
     chassis: Option<Uuid>,
     local: &'a LocalPorts,

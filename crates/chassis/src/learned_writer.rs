@@ -1,4 +1,4 @@
-//! [`TaughtWriter`]: writes addresses that this host has learned from packets to the tables
+//! [`LearnedWriter`]: writes addresses that this host has learned from packets to the tables
 //! MAC_Binding and FDB, from which all hosts read them.
 //!
 //! An event waits until the database has its value, or for [`GIVE_UP`]. A packet causes an event
@@ -32,7 +32,7 @@ const MAX_REMEMBERED: usize = 4096;
 
 /// Writes learn events into the southbound database.
 #[derive(Debug, Default)]
-pub struct TaughtWriter {
+pub struct LearnedWriter {
     /// The latest event of each FDB entry and MAC binding, and since when it waits.
     waiting: BTreeMap<StateQuery, (LearnEvent, Instant)>,
     /// When rows were written last.
@@ -41,7 +41,7 @@ pub struct TaughtWriter {
     last: Option<Instant>,
 }
 
-impl TaughtWriter {
+impl LearnedWriter {
     /// Adds events of the switch.
     pub fn add(&mut self, events: impl IntoIterator<Item = LearnEvent>, now: Instant) {
         self.waiting.extend(events.into_iter().map(|event| (event.query(), (event, now))));

@@ -23,13 +23,13 @@ mod claims;
 mod endpoints;
 mod health;
 mod host;
+mod learned_writer;
 mod local;
 mod monitored;
 mod program;
 mod provider;
 mod settings;
 mod tables;
-mod taught;
 mod unset;
 mod writes;
 

@@ -171,11 +171,11 @@ impl LocalInterface {
 
 impl LocalPorts {
     /// Reads the interfaces of all bridges, of which one is `integration`. `numbers` keeps the
-    /// number of each interface. `around` has the other inputs that determine their devices.
+    /// number of each interface. `defaults` has the other inputs that determine their devices.
     pub fn read(
         replica: &Replica,
         integration: &Text,
-        around: &DeviceDefaults<'_>,
+        defaults: &DeviceDefaults<'_>,
         numbers: &mut Numbers,
         now: Instant,
     ) -> Self {
@@ -195,7 +195,7 @@ impl LocalPorts {
                 let key = DatapathKey(DatapathKey::FIRST_LOCAL.0.saturating_add(number));
                 ports.bridges.insert(bridge.name.clone(), ProviderBridge::new(key));
             }
-            ports.read_bridge(replica, &bridge, around, numbers, now);
+            ports.read_bridge(replica, &bridge, defaults, numbers, now);
         }
         ports.check_patches(integration);
         numbers.ports.release_unused(now);
@@ -207,7 +207,7 @@ impl LocalPorts {
         &mut self,
         replica: &Replica,
         bridge: &Bridge,
-        around: &DeviceDefaults<'_>,
+        defaults: &DeviceDefaults<'_>,
         numbers: &mut Numbers,
         now: Instant,
     ) {
@@ -222,7 +222,7 @@ impl LocalPorts {
                 let kind = if is_own { "internal" } else { &row.kind };
                 let vlans = if is_provider { port_vlans(&port) } else { Ok(PortVlans::default()) };
                 let state = vlans.and_then(|vlans| {
-                    let device = device(&row, kind, around, is_provider)?;
+                    let device = device(&row, kind, defaults, is_provider)?;
                     if port.interfaces.len() > 1 {
                         return Err(NO_BONDS.to_owned());
                     }
@@ -239,7 +239,7 @@ impl LocalPorts {
                     })
                 });
                 let state = state.unwrap_or_else(InterfaceState::Refused);
-                self.add(uuid, &bridge.name, &row, state, around.present);
+                self.add(uuid, &bridge.name, &row, state, defaults.present);
             }
         }
     }
@@ -363,14 +363,14 @@ const NO_BONDS: &str = "weft makes no bonds: make one with `ip link`, and add it
 fn device(
     row: &Interface,
     kind: &str,
-    around: &DeviceDefaults<'_>,
+    defaults: &DeviceDefaults<'_>,
     is_provider: bool,
 ) -> Result<Option<DeviceConfig>, String> {
-    if *row.name == *around.uplink {
+    if *row.name == *defaults.uplink {
         return Err(format!("{} is the uplink of the tunnels: use another device", row.name));
     }
     let requested = row.mtu_request.and_then(|mtu| u16::try_from(mtu).ok());
-    let mtu = if is_provider { PROVIDER_MTU } else { around.mtu_bytes };
+    let mtu = if is_provider { PROVIDER_MTU } else { defaults.mtu_bytes };
     let (name, mtu) = (row.name.to_string(), requested.unwrap_or(mtu));
     Ok(Some(match kind {
         "" | "system" => DeviceConfig::Interface { name, mtu: (!is_provider).then_some(mtu) },

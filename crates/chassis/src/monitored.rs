@@ -86,7 +86,7 @@ impl Monitored {
 
     /// Records that the session was asked for this scope, with the sequence number `made`. Returns
     /// true if the scope no longer has some datapaths.
-    pub fn ask(&mut self, scope: Scope, made: u64) -> bool {
+    pub fn record_request(&mut self, scope: Scope, made: u64) -> bool {
         let listed = scope.datapaths.keys().map(|datapath| {
             // A datapath whose rows have all arrived stays complete while every condition names it.
             let since = if self.has_all_of(*datapath) { self.confirmed } else { made };
@@ -103,7 +103,7 @@ impl Monitored {
 
     /// Records that the server has refused conditions. It is not known which rows of their
     /// datapaths it sends.
-    pub fn refuse(&mut self) {
+    pub fn record_refusal(&mut self) {
         self.datapaths.retain(|_, number| *number <= self.confirmed);
     }
 
@@ -177,14 +177,14 @@ mod tests {
     #[test]
     fn datapath_is_complete_from_its_confirmation_until_it_is_not_asked_for() {
         let mut monitored = Monitored::new(false);
-        assert!(!monitored.ask(scope(false, &[1]), 3));
+        assert!(!monitored.record_request(scope(false, &[1]), 3));
         assert!(known(&monitored).is_empty() && !monitored.is_settled());
-        assert!(!monitored.ask(scope(false, &[1, 2]), 5));
+        assert!(!monitored.record_request(scope(false, &[1, 2]), 5));
         monitored.confirm(3);
         assert_eq!(known(&monitored), [1]);
-        assert!(monitored.ask(scope(false, &[2]), 6), "1 is not asked for any more");
+        assert!(monitored.record_request(scope(false, &[2]), 6), "1 is not asked for any more");
         assert!(known(&monitored).is_empty());
-        monitored.ask(scope(false, &[1, 2]), 7);
+        monitored.record_request(scope(false, &[1, 2]), 7);
         monitored.confirm(6);
         assert_eq!(known(&monitored), [2], "the rows of 1 may have gone and come");
         monitored.confirm(7);
@@ -196,11 +196,11 @@ mod tests {
     fn known_datapaths_stay_known_when_everything_is_asked_for_and_not_any_more() {
         let mut monitored = Monitored::new(true);
         assert_eq!(known(&monitored), [1, 2, 3]);
-        monitored.ask(scope(true, &[1]), 0);
-        monitored.ask(scope(false, &[1, 2]), 4);
+        monitored.record_request(scope(true, &[1]), 0);
+        monitored.record_request(scope(false, &[1, 2]), 4);
         assert_eq!(known(&monitored), [1, 2]);
         monitored.confirm(4);
-        monitored.ask(scope(true, &[1, 2]), 9);
+        monitored.record_request(scope(true, &[1, 2]), 9);
         assert_eq!(known(&monitored), [1, 2], "the rest has not arrived");
         monitored.confirm(9);
         assert_eq!(known(&monitored), [1, 2, 3]);
@@ -209,7 +209,7 @@ mod tests {
     #[test]
     fn only_tables_with_other_conditions_are_asked_for_again() {
         let mut monitored = Monitored::new(false);
-        monitored.ask(scope(false, &[1]), 1);
+        monitored.record_request(scope(false, &[1]), 1);
         let names = |monitored: &Monitored, scope: &Scope| -> Vec<&str> {
             monitored.changes(scope).into_iter().map(|(table, _)| table).collect()
         };

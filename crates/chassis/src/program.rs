@@ -120,8 +120,8 @@ pub struct ProgramBuilder {
     /// A cache: for each datapath group, its datapaths whose flows are compiled.
     dp_groups: HashMap<Uuid, Arc<[DatapathKey]>>,
     /// The reachable datapaths may have changed since the last call of
-    /// [`take_reach_change`](Self::take_reach_change).
-    has_other_reach: bool,
+    /// [`take_reachability_change`](Self::take_reachability_change).
+    has_reachability_changed: bool,
     /// Port groups by name: their rows with the ports of each.
     port_groups: BTreeMap<Text, BTreeMap<Uuid, Vec<String>>>,
     flows: HashMap<Uuid, FlowId>,
@@ -170,7 +170,7 @@ impl ProgramBuilder {
             meters: Arc::default(),
             reachable: ReachableDatapaths::default(),
             dp_groups: HashMap::new(),
-            has_other_reach: true,
+            has_reachability_changed: true,
             port_groups: BTreeMap::new(),
             flows: HashMap::new(),
             bad_flows: BTreeMap::new(),
@@ -184,13 +184,13 @@ impl ProgramBuilder {
     pub fn from_replica(
         replica: &Replica,
         tunnels: &[TunnelType],
-        around: &LocalContext<'_>,
+        context: &LocalContext<'_>,
     ) -> Self {
         let mut builder = Self::new(tunnels);
         let rows = replica.tables().flat_map(|table| table.rows());
         let all: Vec<_> =
             rows.map(|row| RowChange { old: None, new: Some(Arc::clone(row)) }).collect();
-        builder.apply(replica, &all, around);
+        builder.apply(replica, &all, context);
         builder
     }
 
@@ -233,14 +233,15 @@ impl ProgramBuilder {
     }
 
     /// The datapaths that packets of this host can pass through.
-    pub fn reached(&self) -> impl Iterator<Item = (Uuid, DatapathKey)> {
+    pub fn reachable_datapaths(&self) -> impl Iterator<Item = (Uuid, DatapathKey)> {
         let all = self.datapaths.iter().map(|(uuid, key)| (*uuid, *key));
         all.filter(|(_, key)| self.reachable.is_reached(*key))
     }
 
-    /// True if [`reached`](Self::reached) may have changed since the last call.
-    pub fn take_reach_change(&mut self) -> bool {
-        std::mem::take(&mut self.has_other_reach)
+    /// True if [`reachable_datapaths`](Self::reachable_datapaths) may have changed since the last
+    /// call.
+    pub fn take_reachability_change(&mut self) -> bool {
+        std::mem::take(&mut self.has_reachability_changed)
     }
 
     /// The role of a port of this host.
@@ -259,14 +260,14 @@ impl ProgramBuilder {
     }
 
     /// Applies changes of rows. `replica` has these changes already.
-    pub fn apply(&mut self, replica: &Replica, changes: &[RowChange], around: &LocalContext<'_>) {
+    pub fn apply(&mut self, replica: &Replica, changes: &[RowChange], context: &LocalContext<'_>) {
         let mut by_table: HashMap<&str, Vec<&RowChange>> = HashMap::new();
         for change in changes {
             by_table.entry(change.table()).or_default().push(change);
         }
         let changes = Changes(by_table);
         if self.moves_datapath(&changes) {
-            *self = Self::from_replica(replica, &self.tunnels, around);
+            *self = Self::from_replica(replica, &self.tunnels, context);
             return;
         }
         if changes.of::<LogicalDpGroup>().chain(changes.of::<DatapathBinding>()).next().is_some() {
@@ -278,7 +279,7 @@ impl ProgramBuilder {
         let of_groups = changes.uuids::<LogicalDpGroup>();
         let of_groups = of_groups.flat_map(|group| flows_of_group(replica, group));
         let has_templates = changes.of::<ChassisTemplateVar>().next().is_some();
-        let [host, _] = around.names;
+        let [host, _] = context.names;
         let of_templates = has_templates.then(|| self.templates.read(replica, host)).flatten();
         let has_values = of_templates.is_some();
         let of_templates = of_templates.into_iter().flatten();
@@ -288,15 +289,15 @@ impl ProgramBuilder {
         self.update_meters(replica, &changes);
         flows.iter().for_each(|&uuid| self.remove_flow(uuid));
         let renamed = self.apply_datapaths(replica, &changes);
-        self.bridges.is_outdated |= Self::concern_localnets(&changes);
-        let moved = self.update_localnets(replica, around);
+        self.bridges.is_outdated |= Self::affects_localnets(&changes);
+        let moved = self.update_localnets(replica, context);
         let incomplete: BTreeSet<Uuid> = renamed.union(&moved).copied().collect();
-        self.apply_ports(replica, &changes, &incomplete, around);
+        self.apply_ports(replica, &changes, &incomplete, context);
         self.apply_groups(replica, &changes, &renamed);
         self.apply_sets(&changes);
         self.apply_dns(replica, &changes, &renamed);
-        self.update_reachable(replica, &flows, around);
-        self.place_bridge_ports(around.local);
+        self.update_reachable(replica, &flows, context);
+        self.place_bridge_ports(context.local);
         for uuid in flows {
             self.add_flow(replica, uuid);
         }

@@ -334,10 +334,10 @@ pub fn of_host() -> Vec<TableRequest> {
 }
 
 /// The tables of the southbound database, with the conditions before the first call of
-/// [`Host::ask`]. Chassis_Private and Chassis_Template_Var are limited to the row of this host,
-/// because each of thousands of hosts changes its own row at every change of the network.
+/// [`Host::request_rows`]. Chassis_Private and Chassis_Template_Var are limited to the row of this
+/// host, because each of thousands of hosts changes its own row at every change of the network.
 ///
-/// [`Host::ask`]: crate::Host::ask
+/// [`Host::request_rows`]: crate::Host::request_rows
 pub fn of_southbound(settings: &Settings) -> Vec<TableRequest> {
     let own =
         |column| Condition::any([Clause::new(column, Function::Equals, &*settings.system_id)]);

@@ -24,8 +24,8 @@ impl UnsetHost {
     pub fn local_transaction(&mut self, local: &Replica, now: Instant) -> Option<Transaction> {
         let (_, row) = local.rows::<OpenVswitch>().next()?;
         let integration = settings::bridge(&row.external_ids);
-        let around = DeviceDefaults { mtu_bytes: MTU_BYTES, uplink: "", present: None };
-        self.ports = LocalPorts::read(local, &integration, &around, &mut self.numbers, now);
+        let defaults = DeviceDefaults { mtu_bytes: MTU_BYTES, uplink: "", present: None };
+        self.ports = LocalPorts::read(local, &integration, &defaults, &mut self.numbers, now);
         self.integration = Some(integration);
         writes::without_settings(local, &self.ports)
     }

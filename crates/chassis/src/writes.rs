@@ -59,15 +59,15 @@ impl SouthboundWriter {
         &mut self,
         replica: &Replica,
         settings: &Settings,
-        around: &LocalContext<'_>,
+        context: &LocalContext<'_>,
         installed: &Installed,
         (now, unix_ms): (Instant, UnixMs),
     ) -> (Option<Transaction>, Option<Instant>) {
-        let transaction = chassis(replica, settings, around.chassis);
-        let Some(chassis) = around.chassis else { return (some(transaction), None) };
+        let transaction = chassis(replica, settings, context.chassis);
+        let Some(chassis) = context.chassis else { return (some(transaction), None) };
         let transaction = private(transaction, replica, settings, chassis, installed, unix_ms);
         let (transaction, again) =
-            self.claims(transaction, replica, (chassis, around), installed, now);
+            self.claims(transaction, replica, (chassis, context), installed, now);
         (some(transaction), again)
     }
 
@@ -75,17 +75,17 @@ impl SouthboundWriter {
         &mut self,
         mut transaction: Transaction,
         replica: &Replica,
-        (chassis, around): (Uuid, &LocalContext<'_>),
+        (chassis, context): (Uuid, &LocalContext<'_>),
         installed: &Installed,
         now: Instant,
     ) -> (Transaction, Option<Instant>) {
         let mut again: Option<Instant> = None;
-        let candidates = claims::candidates(replica, around);
+        let candidates = claims::candidates(replica, context);
         self.claimed.retain(|uuid, _| candidates.contains(uuid));
         for uuid in candidates {
             let Some(row) = replica.get::<PortBinding>(uuid) else { continue };
             let is_bound = row.chassis == Some(chassis);
-            if !claims::wants(replica, &row, around) {
+            if !claims::should_claim(replica, &row, context) {
                 if is_bound && is_released(&row) {
                     let values = RowValues::new().set("chassis", Datum::empty_set());
                     let values = values.set("encap", Datum::empty_set()).set("up", false);
@@ -241,7 +241,7 @@ fn private(
 pub fn leave(replica: &Replica, settings: &Settings, chassis: Option<Uuid>) -> Option<Transaction> {
     let chassis = chassis?;
     let none = LocalPorts::default();
-    let around = LocalContext {
+    let context = LocalContext {
         chassis: Some(chassis),
         names: [&settings.system_id, &settings.hostname],
         local: &none,
@@ -251,7 +251,7 @@ pub fn leave(replica: &Replica, settings: &Settings, chassis: Option<Uuid>) -> O
         monitored: &Monitored::new(true),
     };
     let mut transaction = Transaction::new();
-    for uuid in claims::candidates(replica, &around) {
+    for uuid in claims::candidates(replica, &context) {
         let row = replica.get::<PortBinding>(uuid);
         if row.is_some_and(|row| row.chassis == Some(chassis) && is_released(&row)) {
             let values = RowValues::new().set("chassis", Datum::empty_set());

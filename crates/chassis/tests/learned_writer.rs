@@ -57,7 +57,7 @@ fn mac(last: u8) -> MacAddr {
 #[test]
 fn latest_value_is_written_once_and_not_more_often_than_each_second() {
     require_program!("ovn-northd", "ovn-central");
-    let ovn = Ovn::start("taught");
+    let ovn = Ovn::start("learned");
     ovn.configure(&NETWORK);
     ovn.sbctl("chassis-add h1 geneve 192.0.2.1 -- lsp-bind p0 h1");
     let mut host = Followed::reading_everything(&ovn);
@@ -67,7 +67,7 @@ fn latest_value_is_written_once_and_not_more_often_than_each_second() {
     let key = MacBindingKey { datapath, port, ip: [10, 0, 0, 9].into() };
     let bound = || ovn.sbctl("--bare --columns=logical_port,ip,mac,timestamp list MAC_Binding");
     let start = Instant::now();
-    host.host.handle_taught(vec![LearnEvent::MacBinding(key, mac(1))], start);
+    host.host.handle_learn_events(vec![LearnEvent::MacBinding(key, mac(1))], start);
     let (Some(transaction), _) = host.next(start) else { panic!("nothing to write") };
     host.commit(transaction);
     assert_eq!(
@@ -76,7 +76,7 @@ fn latest_value_is_written_once_and_not_more_often_than_each_second() {
     );
     // Several stations claim the address in turn.
     for last in [2, 1, 3] {
-        host.host.handle_taught(vec![LearnEvent::MacBinding(key, mac(last))], start);
+        host.host.handle_learn_events(vec![LearnEvent::MacBinding(key, mac(last))], start);
     }
     let (early, again) = host.next(start + Duration::from_millis(500));
     assert!(early.is_none() && again.is_some());
@@ -92,7 +92,7 @@ fn latest_value_is_written_once_and_not_more_often_than_each_second() {
     ovn.nbctl("set Static_MAC_Binding . override_dynamic_mac=true");
     host.catch_up();
     let no_port = PortKey::new(99).expect("a key");
-    host.host.handle_taught(
+    host.host.handle_learn_events(
         vec![
             LearnEvent::MacBinding(key, mac(3)),
             LearnEvent::MacBinding(MacBindingKey { ip: [10, 0, 0, 8].into(), ..key }, mac(9)),
@@ -119,7 +119,7 @@ fn flood_is_written_in_parts_and_forgotten_when_nobody_takes_it() {
         LearnEvent::Fdb(FdbKey { datapath, vlan: 0, mac }, FdbPort::Logical(port))
     };
     let start = Instant::now();
-    host.host.handle_taught((0..700).map(station).collect(), start);
+    host.host.handle_learn_events((0..700).map(station).collect(), start);
     let (first, again) = host.next(start);
     let first = first.expect("there is something to write");
     assert_eq!(first.len(), 256);

@@ -60,7 +60,7 @@ impl<'o> Followed<'o> {
         config.tables = of_southbound(&settings);
         let mut client = Client::new(config, None).expect("a client can be made");
         let mut host = Host::new(settings, "uplink", 1500);
-        host.ask(client.session_mut());
+        host.request_rows(client.session_mut());
         Self { ovn, client, host }
     }
 
@@ -100,7 +100,7 @@ impl<'o> Followed<'o> {
                 Event::ConditionsRefused { error, .. } => panic!("{error}"),
                 _ => {}
             }
-            self.host.ask(self.client.session_mut());
+            self.host.request_rows(self.client.session_mut());
             let replica = self.client.session().replica();
             let rows = replica.table("SB_Global").into_iter().flat_map(|table| table.rows());
             // Handles the remaining events that have arrived, without waiting for others.

@@ -122,7 +122,7 @@ impl ProgramBuilder {
     }
 
     /// True if changes of rows may have changed a localnet port.
-    pub(super) fn concern_localnets(changes: &Changes<'_>) -> bool {
+    pub(super) fn affects_localnets(changes: &Changes<'_>) -> bool {
         let is_localnet = |row: &Option<Arc<ovsdb::Row>>| {
             row.as_ref()
                 .and_then(|row| row.value::<Text>("type"))
@@ -139,17 +139,17 @@ impl ProgramBuilder {
     pub(super) fn update_localnets(
         &mut self,
         replica: &Replica,
-        around: &LocalContext<'_>,
+        context: &LocalContext<'_>,
     ) -> BTreeSet<Uuid> {
         if !std::mem::take(&mut self.bridges.is_outdated) {
             return BTreeSet::new();
         }
-        self.update_bridges(around.local);
+        self.update_bridges(context.local);
         let rows = ports::find(replica, index::KIND, &[Atom::String(LOCALNET.into())]);
         let mut localnets = BTreeMap::new();
         for uuid in rows {
             let Some(row) = replica.get::<PortBinding>(uuid) else { continue };
-            localnets.extend(self.localnet(replica, &row, around).map(|it| (uuid, it)));
+            localnets.extend(self.localnet(replica, &row, context).map(|it| (uuid, it)));
         }
         let mut by_name: Vec<&Localnet> = localnets.values().collect();
         by_name.sort_unstable_by(|a, b| b.name.cmp(&a.name));
@@ -170,12 +170,12 @@ impl ProgramBuilder {
         &mut self,
         replica: &Replica,
         row: &PortBinding,
-        around: &LocalContext<'_>,
+        context: &LocalContext<'_>,
     ) -> Option<Localnet> {
         let datapath = datapath_key(&replica.get::<DatapathBinding>(row.datapath)?)?;
         let key = u16::try_from(row.tunnel_key).ok().and_then(PortKey::new)?;
-        let bridge = around.mappings.get(row.options.get("network_name")?)?.clone();
-        let name = format!("patch-{}-to-{}", row.logical_port, around.integration).into();
+        let bridge = context.mappings.get(row.options.get("network_name")?)?.clone();
+        let name = format!("patch-{}-to-{}", row.logical_port, context.integration).into();
         let placed = self.bridges.placed.get_mut(&bridge)?;
         let location = PortLocation::Patch { datapath: placed.key, port: placed.key_of(&name)? };
         let tpid = row.options.get("ethtype").map(|name| name.to_ascii_lowercase());
@@ -236,24 +236,25 @@ impl ProgramBuilder {
         if !std::mem::take(&mut self.bridges.lack_ports) {
             return;
         }
-        let mut wanted: BTreeMap<Text, BTreeMap<Text, (PortLocation, PortVlans)>> = BTreeMap::new();
+        let mut target_ports: BTreeMap<Text, BTreeMap<Text, (PortLocation, PortVlans)>> =
+            BTreeMap::new();
         for (name, bridge) in &local.bridges {
             let ports = self.own_ports(local, bridge);
-            wanted.insert(name.clone(), ports);
+            target_ports.insert(name.clone(), ports);
         }
         let localnets = self.bridges.localnets.values();
         for localnet in localnets.filter(|it| self.reachable.contains(it.datapath)) {
             let Localnet { name, datapath, key, bridge, vlans, .. } = localnet;
             let location = PortLocation::Patch { datapath: *datapath, port: *key };
-            if let Some(ports) = wanted.get_mut(bridge) {
+            if let Some(ports) = target_ports.get_mut(bridge) {
                 ports.insert(name.clone(), (location, vlans.clone()));
             }
         }
         // First all removals, because a device may move from one bridge to another.
-        for (bridge, ports) in &wanted {
+        for (bridge, ports) in &target_ports {
             self.remove_bridge_ports(bridge, ports);
         }
-        for (bridge, ports) in wanted {
+        for (bridge, ports) in target_ports {
             self.add_bridge_ports(&bridge, ports);
         }
     }
@@ -287,13 +288,13 @@ impl ProgramBuilder {
     fn remove_bridge_ports(
         &mut self,
         bridge: &Text,
-        wanted: &BTreeMap<Text, (PortLocation, PortVlans)>,
+        target_ports: &BTreeMap<Text, (PortLocation, PortVlans)>,
     ) {
         let Some(placed) = self.bridges.placed.get_mut(bridge) else { return };
         let names: BTreeMap<PortKey, &Text> =
             placed.keys.iter().map(|(n, key)| (*key, n)).collect();
         let is_kept = |key: &PortKey, port: &(PortLocation, PortVlans)| {
-            names.get(key).and_then(|name| wanted.get(*name)) == Some(port)
+            names.get(key).and_then(|name| target_ports.get(*name)) == Some(port)
         };
         let (kept, gone): (BTreeMap<_, _>, BTreeMap<_, _>) = std::mem::take(&mut placed.ports)
             .into_iter()
@@ -311,16 +312,16 @@ impl ProgramBuilder {
         let localnets = self.bridges.localnets.values();
         let known: BTreeSet<&Text> = localnets.map(|it| &it.name).collect();
         if let Some(placed) = self.bridges.placed.get_mut(bridge) {
-            placed.keys.retain(|name, _| wanted.contains_key(name) || known.contains(name));
+            placed.keys.retain(|name, _| target_ports.contains_key(name) || known.contains(name));
         }
     }
 
     fn add_bridge_ports(
         &mut self,
         bridge: &Text,
-        wanted: BTreeMap<Text, (PortLocation, PortVlans)>,
+        target_ports: BTreeMap<Text, (PortLocation, PortVlans)>,
     ) {
-        for (name, (location, vlans)) in wanted {
+        for (name, (location, vlans)) in target_ports {
             let Some(placed) = self.bridges.placed.get_mut(bridge) else { return };
             let (datapath, key) = (placed.key, placed.key_of(&name));
             let Some(key) = key.filter(|key| !placed.ports.contains_key(key)) else { continue };

@@ -97,18 +97,18 @@ impl ProgramBuilder {
         &mut self,
         replica: &Replica,
         pending: &BTreeSet<Uuid>,
-        around: &LocalContext<'_>,
+        context: &LocalContext<'_>,
     ) -> bool {
         let keys = &self.datapaths;
         let complete = || {
-            let rows = keys.iter().filter(|(uuid, _)| around.monitored.has_all_of(**uuid));
+            let rows = keys.iter().filter(|(uuid, _)| context.monitored.has_all_of(**uuid));
             rows.map(|(_, key)| *key).collect::<BTreeSet<_>>()
         };
         let complete = LazyCell::new(complete);
         let Some(moved) = self.reachable.update(|key| complete.contains(&key)) else {
             return false;
         };
-        self.has_other_reach = true;
+        self.has_reachability_changed = true;
         self.dp_groups.clear();
         if moved.is_empty() {
             return false;

@@ -38,7 +38,7 @@ impl ProgramBuilder {
         replica: &Replica,
         changes: &Changes<'_>,
         added: &BTreeSet<Uuid>,
-        around: &LocalContext<'_>,
+        context: &LocalContext<'_>,
     ) {
         let mut affected: BTreeSet<Uuid> = changes.uuids::<PortBinding>().collect();
         for change in changes.of::<PortBinding>() {
@@ -54,7 +54,7 @@ impl ProgramBuilder {
         for &datapath in added {
             affected.extend(find(replica, index::DATAPATH, &[Atom::Uuid(datapath)]));
         }
-        self.place(replica, affected, around);
+        self.place(replica, affected, context);
     }
 
     /// Places the ports with these names, and those that are bound to these hosts, again.
@@ -63,7 +63,7 @@ impl ProgramBuilder {
         replica: &Replica,
         names: impl IntoIterator<Item = &'n Text>,
         hosts: impl IntoIterator<Item = Uuid>,
-        around: &LocalContext<'_>,
+        context: &LocalContext<'_>,
     ) {
         self.bridges.is_outdated = true;
         let by_name = names.into_iter().flat_map(|name| {
@@ -71,27 +71,27 @@ impl ProgramBuilder {
             [index::NAME, index::PARENT].map(|index| find(replica, index, &name))
         });
         let mut affected: BTreeSet<Uuid> = by_name.flatten().collect();
-        for switch in self.update_localnets(replica, around) {
+        for switch in self.update_localnets(replica, context) {
             affected.extend(find(replica, index::DATAPATH, &[Atom::Uuid(switch)]));
         }
         for host in hosts {
             affected.extend(find(replica, index::CHASSIS, &[Atom::Uuid(host)]));
         }
-        self.place(replica, affected, around);
-        self.update_reachable(replica, &BTreeSet::new(), around);
-        self.place_bridge_ports(around.local);
+        self.place(replica, affected, context);
+        self.update_reachable(replica, &BTreeSet::new(), context);
+        self.place_bridge_ports(context.local);
     }
 
     /// Handles that rows of datapaths have arrived, or are not asked for any more. Returns true if
     /// that changes the program.
-    pub fn follow_monitored(&mut self, replica: &Replica, around: &LocalContext<'_>) -> bool {
+    pub fn follow_monitored(&mut self, replica: &Replica, context: &LocalContext<'_>) -> bool {
         self.reachable.outdate();
-        let changes = self.update_reachable(replica, &BTreeSet::new(), around);
-        self.place_bridge_ports(around.local);
+        let changes = self.update_reachable(replica, &BTreeSet::new(), context);
+        self.place_bridge_ports(context.local);
         changes
     }
 
-    fn place(&mut self, replica: &Replica, rows: BTreeSet<Uuid>, around: &LocalContext<'_>) {
+    fn place(&mut self, replica: &Replica, rows: BTreeSet<Uuid>, context: &LocalContext<'_>) {
         // The tag that a container waits for may be free now. Containers that have a tag keep it.
         let waiting = self.tag_conflicts.clone();
         let rows = rows.into_iter().filter(|uuid| !waiting.contains(uuid)).chain(waiting.clone());
@@ -121,7 +121,7 @@ impl ProgramBuilder {
         for (uuid, row) in rows {
             let Some(row) = row else { continue };
             let Some((datapath, key)) = self.identity(&row) else { continue };
-            self.place_port(replica, uuid, &row, (datapath, key), around);
+            self.place_port(replica, uuid, &row, (datapath, key), context);
         }
         for uuid in self.tag_conflicts.difference(&waiting) {
             let name = self.ports.get(uuid).map(|port| port.name.clone()).unwrap_or_default();
@@ -156,9 +156,9 @@ impl ProgramBuilder {
         uuid: Uuid,
         row: &PortBinding,
         (datapath, key): (DatapathKey, PortKey),
-        around: &LocalContext<'_>,
+        context: &LocalContext<'_>,
     ) {
-        let mut location = self.location(replica, uuid, row, around);
+        let mut location = self.location(replica, uuid, row, context);
         let name = row.logical_port.clone();
         let mut local = match location {
             PortLocation::Local(port) => Some(Attached { port, vlan: None }),
@@ -179,7 +179,7 @@ impl ProgramBuilder {
         self.loader.set_port(datapath, key, port);
         let is_localport = PortKind::from(&*row.kind) == PortKind::Localport;
         self.set_localport(datapath, key, is_localport);
-        let is_resident = row.chassis.is_some() && row.chassis == around.chassis;
+        let is_resident = row.chassis.is_some() && row.chassis == context.chassis;
         let was = self.ports.get(&uuid).filter(|old| old.name == name);
         if was.is_some_and(|old| old.is_resident) != is_resident {
             self.loader.set_resident(&name, is_resident);
@@ -203,15 +203,15 @@ impl ProgramBuilder {
         replica: &Replica,
         uuid: Uuid,
         row: &PortBinding,
-        around: &LocalContext<'_>,
+        context: &LocalContext<'_>,
     ) -> PortLocation {
         let kind = PortKind::from(&*row.kind);
-        let local = around.local.of_logical(&row.logical_port);
+        let local = context.local.of_logical(&row.logical_port);
         let local = local.map(|(port, _)| PortLocation::Local(port));
-        let is_here = row.chassis.is_some() && row.chassis == around.chassis;
+        let is_here = row.chassis.is_some() && row.chassis == context.chassis;
         let here = match kind {
-            PortKind::Vif if claims::is_child(row) => child(replica, row, around),
-            PortKind::Vif if claims::may_bind(row, around.names) => local,
+            PortKind::Vif if claims::is_child(row) => child(replica, row, context),
+            PortKind::Vif if claims::may_bind(row, context.names) => local,
             PortKind::Localnet => self.bridges.location(uuid),
             PortKind::Localport => local,
             PortKind::Patch => Some(self.patch(replica, row)),
@@ -230,7 +230,7 @@ impl ProgramBuilder {
         here.or_else(by_localnet)
             .or_else(|| {
                 let remote = row.chassis.filter(|_| !is_here)?;
-                let endpoint = around.endpoints.of(remote, row.encap)?;
+                let endpoint = context.endpoints.of(remote, row.encap)?;
                 Some(PortLocation::Remote { endpoint, logical_ports: true })
             })
             .unwrap_or(PortLocation::Unbound)
@@ -253,9 +253,9 @@ impl ProgramBuilder {
 }
 
 /// The location of a container's port, if the interface of its parent is on this host.
-fn child(replica: &Replica, row: &PortBinding, around: &LocalContext<'_>) -> Option<PortLocation> {
-    let parent = claims::local_parent(replica, row, around)?;
-    let (parent, _) = around.local.of_logical(&parent)?;
+fn child(replica: &Replica, row: &PortBinding, context: &LocalContext<'_>) -> Option<PortLocation> {
+    let parent = claims::local_parent(replica, row, context)?;
+    let (parent, _) = context.local.of_logical(&parent)?;
     let vlan = VlanId::new(u16::try_from(row.tag?).ok()?)?;
     Some(PortLocation::Child { parent, vlan })
 }

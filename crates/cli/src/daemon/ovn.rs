@@ -92,7 +92,7 @@ impl JoinedHost {
             host.set_devices(names, Instant::now());
         }
         host.handle_local(local.replica(), southbound.replica(), Instant::now());
-        host.ask(southbound.client.session_mut());
+        host.request_rows(southbound.client.session_mut());
         let mut is_updated = false;
         while !is_updated || !host.is_settled() {
             wait_any(&mut [&mut local.client, &mut southbound.client], None);
@@ -385,7 +385,7 @@ impl Follower {
         self.read_devices();
         let (now, unix_ms) = (Instant::now(), unix_ms());
         let JoinedHost { local, southbound, host, .. } = &mut self.joined;
-        host.handle_taught(self.daemon.switch.take_learn_events(), now);
+        host.handle_learn_events(self.daemon.switch.take_learn_events(), now);
         let mut again = [self.install_at, local.retry_at, southbound.retry_at, host.deadline()]
             .into_iter()
             .flatten()

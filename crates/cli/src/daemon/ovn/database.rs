@@ -97,7 +97,7 @@ impl Database {
         if received.has_refused_conditions {
             host.conditions_refused();
         }
-        host.ask(self.client.session_mut());
+        host.request_rows(self.client.session_mut());
         received.is_updated
     }
 
