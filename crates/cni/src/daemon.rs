@@ -137,15 +137,15 @@ impl Daemon {
     /// Removes the files in which a stopped daemon stored the interfaces of an owner.
     fn forget(&self, owner: &str) {
         #[derive(Deserialize)]
-        struct Remembered {
+        struct StoredPort {
             owner: String,
         }
         let mut folder = self.control.clone().into_os_string();
         folder.push(".ports");
         for entry in fs::read_dir(folder).into_iter().flatten().flatten() {
             let text = fs::read(entry.path()).unwrap_or_default();
-            let remembered = serde_json::from_slice::<Remembered>(&text);
-            if remembered.is_ok_and(|it| it.owner == owner) {
+            let stored = serde_json::from_slice::<StoredPort>(&text);
+            if stored.is_ok_and(|it| it.owner == owner) {
                 let _ = fs::remove_file(entry.path());
             }
         }
@@ -162,7 +162,7 @@ impl Daemon {
                 Ok(reply) => return Ok(reply),
                 Err(error) => error,
             };
-            if !error.is_passing || Instant::now() >= end {
+            if !error.is_temporary || Instant::now() >= end {
                 return Err(error.error);
             }
             std::thread::sleep(PAUSE);
@@ -177,18 +177,18 @@ fn is_absent(kind: ErrorKind) -> bool {
 struct Refusal {
     error: Error,
     /// The error is temporary: a retry may succeed.
-    is_passing: bool,
+    is_temporary: bool,
 }
 
 /// Sends one request.
 fn ask<T: DeserializeOwned>(control: &Path, request: &Value) -> Result<T, Refusal> {
-    let failed = |is_passing: bool, code: u32, details: String| Refusal {
+    let failed = |is_temporary: bool, code: u32, details: String| Refusal {
         error: Error::new(
             code,
             format!("no reply from the daemon at {}", control.display()),
             details,
         ),
-        is_passing,
+        is_temporary,
     };
     let mut stream = UnixStream::connect(control).map_err(|error| {
         let why = format!("{error}; is weft run running? `control` names another socket");
@@ -212,10 +212,13 @@ fn ask<T: DeserializeOwned>(control: &Path, request: &Value) -> Result<T, Refusa
     }
     let mut reply: Value = serde_json::from_slice(&reply)
         .map_err(|error| failed(false, outcome::LATER, error.to_string()))?;
-    if let Some(said) = reply.get("error").and_then(Value::as_str) {
-        let is_passing = said.starts_with(BUSY);
-        let code = if is_passing { outcome::LATER } else { outcome::REFUSED };
-        return Err(Refusal { error: Error::new(code, "the daemon refuses", said), is_passing });
+    if let Some(message) = reply.get("error").and_then(Value::as_str) {
+        let is_temporary = message.starts_with(BUSY);
+        let code = if is_temporary { outcome::LATER } else { outcome::REFUSED };
+        return Err(Refusal {
+            error: Error::new(code, "the daemon refuses", message),
+            is_temporary,
+        });
     }
     let reply = reply.get_mut("ok").map(Value::take).unwrap_or_default();
     serde_json::from_value(reply).map_err(|error| {

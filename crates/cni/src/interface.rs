@@ -121,11 +121,11 @@ pub fn configure(ifname: &str, netns: &Netns, settings: &Settings<'_>) -> Result
         let destination: IpNet = route.dst.parse().map_err(|error| {
             Error::new(outcome::CONFIG, format!("route {} is no network", route.dst), error)
         })?;
-        let given = route.gw.as_deref().map(str::parse).transpose().map_err(|error| {
+        let configured = route.gw.as_deref().map(str::parse).transpose().map_err(|error| {
             Error::new(outcome::CONFIG, format!("the gateway of {destination} is invalid"), error)
         })?;
         let is_same = |gateway: &&IpAddr| gateway.is_ipv4() == destination.addr().is_ipv4();
-        let gateway = given.or_else(|| settings.gateways.iter().find(is_same).copied());
+        let gateway = configured.or_else(|| settings.gateways.iter().find(is_same).copied());
         let route = match gateway {
             Some(gateway) => {
                 netdev::Route { oif: Some(index), ..netdev::Route::via(destination, gateway) }

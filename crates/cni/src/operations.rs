@@ -82,22 +82,22 @@ fn attach(
         let why = format!("this host has no pool {:?}, but [{}]", config.pool, known.join(", "));
         return Err(Error::new(outcome::CONFIG, "invalid network configuration", why));
     };
-    let given = ipam.map(given_by).transpose()?;
-    let wanted = match &given {
-        Some(given) => given.ips.iter().map(|ip| Ok(net(&ip.address)?.addr())).collect(),
+    let assigned = ipam.map(ipam_result).transpose()?;
+    let addresses = match &assigned {
+        Some(assigned) => assigned.ips.iter().map(|ip| Ok(net(&ip.address)?.addr())).collect(),
         None => {
-            let mut wanted = config.requested_addresses()?;
-            wanted.extend(&environment.addresses);
-            Ok(wanted)
+            let mut addresses = config.requested_addresses()?;
+            addresses.extend(&environment.addresses);
+            Ok(addresses)
         }
     };
     let host = interface::host_name(&config.name, attachment);
     interface::create(&host, &attachment.ifname, netns, pool.mtu)?;
     let owner = owner_of(&config.name, attachment);
-    let port = daemon.add_port(&config.pool, &host, &owner, &wanted?)?;
-    let mut result = match given {
-        Some(given) => given,
-        None => given_by_daemon(&port, config)?,
+    let port = daemon.add_port(&config.pool, &host, &owner, &addresses?)?;
+    let mut result = match assigned {
+        Some(assigned) => assigned,
+        None => daemon_result(&port, config)?,
     };
     let addresses: Vec<IpNet> =
         result.ips.iter().map(|ip| net(&ip.address)).collect::<Result<_, _>>()?;
@@ -134,18 +134,18 @@ fn attach(
 }
 
 /// The addresses and routes that the IPAM plugin assigns.
-fn given_by(ipam: &Plugin<'_>) -> Result<AddResult, Error> {
+fn ipam_result(ipam: &Plugin<'_>) -> Result<AddResult, Error> {
     let text = ipam.execute()?;
-    let given: AddResult = serde_json::from_slice(&text)
+    let assigned: AddResult = serde_json::from_slice(&text)
         .map_err(|error| Error::new(outcome::DECODE, "cannot decode the result of IPAM", error))?;
-    if given.ips.is_empty() {
+    if assigned.ips.is_empty() {
         return Err(Error::new(outcome::CONFIG, "the IPAM plugin gives no address", ""));
     }
-    Ok(given)
+    Ok(assigned)
 }
 
 /// The addresses of the port, and routes to the router of its switch.
-fn given_by_daemon(port: &Attached, config: &NetworkConfig) -> Result<AddResult, Error> {
+fn daemon_result(port: &Attached, config: &NetworkConfig) -> Result<AddResult, Error> {
     let mut result = AddResult { routes: config.ipam.routes.clone(), ..AddResult::default() };
     let add_routes = config.default_route && config.ipam.routes.is_empty();
     for address in &port.addresses {
