@@ -71,22 +71,22 @@ impl OuterChecksum {
         Self { on, why }
     }
 
-    /// The decision for a tunnel type. `asked` is the setting in the network file.
+    /// The decision for a tunnel type. `requested` is the setting in the network file.
     pub fn chosen(
         &self,
         tunnel: TunnelType,
         family: UnderlayFamily,
         by_kernel: bool,
-        asked: Option<bool>,
+        requested: Option<bool>,
     ) -> Decision {
-        let how = match (asked.unwrap_or(self.on), family, by_kernel) {
+        let how = match (requested.unwrap_or(self.on), family, by_kernel) {
             // Over IPv6, the programs punt super-packets, and the user datapath sends them with
             // checksums. So the exception is for IPv4 only.
             (true, UnderlayFamily::V4, true) => "on, except for super-packets from BPF programs",
             (true, ..) => "on",
             (false, ..) => "off, except for UDP GSO packets, for which the kernel computes them",
         };
-        let why = if asked.is_some() { "as configured" } else { &self.why };
+        let why = if requested.is_some() { "as configured" } else { &self.why };
         Decision::new(format!("{tunnel} checksum"), how, why)
     }
 }
@@ -176,12 +176,12 @@ pub fn sending(
 
 /// How TCP segments inside a tunnel arrive at BPF programs: merged by GRO, or one by one.
 ///
-/// `is_led` is true if a kernel device, `weft-gro`, owns the tunnel's UDP port. GRO merges segments
-/// inside a UDP tunnel only if such a device exists.
-pub fn receiving(nic: &NicFacts, tunnel: TunnelType, is_led: bool) -> Decision {
+/// `has_gro_device` is true if a kernel device, `weft-gro`, owns the tunnel's UDP port. GRO merges
+/// segments inside a UDP tunnel only if such a device exists.
+pub fn receiving(nic: &NicFacts, tunnel: TunnelType, has_gro_device: bool) -> Decision {
     let gro = tunnel_support(nic, tunnel, OuterHeaders::of(UnderlayFamily::V4)).gro;
     let is_udp = tunnel.carrier() == Carrier::Udp;
-    let (how, why) = match (gro.outcome, is_udp, is_led) {
+    let (how, why) = match (gro.outcome, is_udp, has_gro_device) {
         (PerformedBy::No, ..) => (SINGLE, gro.why),
         (_, false, _) => (JOINED, gro.why),
         (_, true, true) => {
@@ -242,12 +242,16 @@ mod tests {
             let chosen = choice.chosen(TunnelType::Vxlan, family, by_kernel, None);
             assert_eq!((chosen.what.as_str(), chosen.why), ("vxlan checksum", choice.why.clone()));
             assert!(chosen.how.starts_with(if on { "on" } else { "off" }), "{}", chosen.how);
-            for asked in [true, false] {
-                let said = choice.chosen(TunnelType::Geneve, family, by_kernel, Some(asked));
-                assert_eq!(said.why, "as configured");
-                let partly = family == UnderlayFamily::V4 && by_kernel || !asked;
-                let how = if asked { "on" } else { "off" };
-                assert!(said.how.starts_with(how) && (said.how != how) == partly, "{said:?}");
+            for requested in [true, false] {
+                let decision =
+                    choice.chosen(TunnelType::Geneve, family, by_kernel, Some(requested));
+                assert_eq!(decision.why, "as configured");
+                let partly = family == UnderlayFamily::V4 && by_kernel || !requested;
+                let how = if requested { "on" } else { "off" };
+                assert!(
+                    decision.how.starts_with(how) && (decision.how != how) == partly,
+                    "{decision:?}"
+                );
             }
         }
     }
@@ -275,7 +279,7 @@ mod tests {
     fn segments_are_merged_where_the_kernel_dissects_the_tunnel() {
         use TunnelType::{Geneve, Gre, Vxlan};
         let (on, off) = (nic(&["rx-gro"]), nic(&[]));
-        for (nic, tunnel, is_led, how, why) in [
+        for (nic, tunnel, has_gro_device, how, why) in [
             (&on, Vxlan, true, JOINED, "weft-gro"),
             (&on, Vxlan, false, SINGLE, "only when a kernel device"),
             (&on, Geneve, false, SINGLE, "only when a kernel device"),
@@ -283,7 +287,7 @@ mod tests {
             (&off, Vxlan, true, SINGLE, "rx-gro off"),
             (&off, Gre, false, SINGLE, "rx-gro off"),
         ] {
-            let chosen = receiving(nic, tunnel, is_led);
+            let chosen = receiving(nic, tunnel, has_gro_device);
             assert!(chosen.how == how && chosen.why.contains(why), "{chosen:?}");
         }
     }
@@ -291,9 +295,9 @@ mod tests {
     #[test]
     fn ports_report_what_segments_for_them() {
         let needed = ["tx-tcp-segmentation", "tx-tcp6-segmentation", "tx-checksum-ip-generic"];
-        let said = |on: &[&str]| port("a", "eth0", &nic(on).features);
-        assert_eq!(said(&needed).how, "super-packets whole");
-        let cut = said(&needed[1..]);
+        let decision = |on: &[&str]| port("a", "eth0", &nic(on).features);
+        assert_eq!(decision(&needed).how, "super-packets whole");
+        let cut = decision(&needed[1..]);
         assert_eq!(cut.why, "eth0 lacks tx-tcp-segmentation");
     }
 }

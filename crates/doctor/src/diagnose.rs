@@ -54,7 +54,7 @@ impl Diagnosis<'_> {
         }
         report.findings.extend(host::findings(&facts, &nics));
         let received = self.received(&tunnels, &uplinks);
-        report.findings.extend(tunnel_reception::old_firewall(&facts.old_tables));
+        report.findings.extend(tunnel_reception::legacy_firewall(&facts.old_tables));
         report.findings.extend(tunnel_reception::firewall(&Ruleset::read(), &received));
         let numbers: Vec<u16> =
             received.iter().map(|tunnel| tunnel.port).chain(registered_ports()).collect();
@@ -89,12 +89,12 @@ impl Diagnosis<'_> {
         }
         // The ports of a bond are found through the bond.
         let is_bond = |link: &Link| matches!(link.kind.as_deref(), Some("bond" | "team"));
-        let leads = |link: &&Link| {
+        let is_candidate = |link: &&Link| {
             let is_port =
                 links.iter().any(|other| link.master == Some(other.index) && is_bond(other));
             link.up && link.name != "lo" && (is_bond(link) || link.kind.is_none() && !is_port)
         };
-        links.iter().filter(leads).map(|link| link.name.clone()).collect()
+        links.iter().filter(is_candidate).map(|link| link.name.clone()).collect()
     }
 
     fn outer(&self) -> OuterHeaders {

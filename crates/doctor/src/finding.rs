@@ -131,7 +131,7 @@ impl Finding {
     }
 
     /// The same finding with another reason.
-    pub fn because(self, why: impl Into<String>) -> Self {
+    pub fn with_reason(self, why: impl Into<String>) -> Self {
         Self { why: why.into(), ..self }
     }
 }

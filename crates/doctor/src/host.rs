@@ -77,7 +77,7 @@ mod tests {
 
     #[test]
     fn kernel_datapath_is_refused_for_the_first_thing_that_is_missing() {
-        let able = Capabilities {
+        let capable = Capabilities {
             kernel: KernelVersion::new(6, 1),
             btf: true,
             jit: None,
@@ -85,14 +85,14 @@ mod tests {
             clsact: true,
             missing: Vec::new(),
         };
-        assert_eq!(able.kernel_datapath(), Ok(()));
+        assert_eq!(capable.kernel_datapath(), Ok(()));
         let missing = vec!["CAP_BPF".to_owned(), "CAP_PERFMON".to_owned()];
         let table = [
-            (Capabilities { kernel: KernelVersion::new(4, 19), ..able.clone() }, "4.19"),
-            (Capabilities { btf: false, missing: missing.clone(), ..able.clone() }, "BTF"),
-            (Capabilities { jit: Some(false), ..able.clone() }, "bpf_jit_enable"),
-            (Capabilities { clsact: false, ..able.clone() }, "tcx nor clsact"),
-            (Capabilities { missing, ..able }, "needs CAP_BPF and CAP_PERFMON"),
+            (Capabilities { kernel: KernelVersion::new(4, 19), ..capable.clone() }, "4.19"),
+            (Capabilities { btf: false, missing: missing.clone(), ..capable.clone() }, "BTF"),
+            (Capabilities { jit: Some(false), ..capable.clone() }, "bpf_jit_enable"),
+            (Capabilities { clsact: false, ..capable.clone() }, "tcx nor clsact"),
+            (Capabilities { missing, ..capable }, "needs CAP_BPF and CAP_PERFMON"),
         ];
         for (host, missing) in table {
             let why = host.kernel_datapath().unwrap_err();

@@ -234,7 +234,7 @@ fn write_nic(nic: &NicReport, out: &mut String) -> fmt::Result {
         }
         writeln!(out, "{}", line.trim_end())?;
     }
-    for (part, why, tunnels) in whys(&nic.tunnels) {
+    for (part, why, tunnels) in unsupported_reasons(&nic.tunnels) {
         let of =
             if tunnels.len() == nic.tunnels.len() { "all".to_owned() } else { tunnels.join(", ") };
         writeln!(out, "  {part}, {of}: {why}")?;
@@ -244,8 +244,8 @@ fn write_nic(nic: &NicReport, out: &mut String) -> fmt::Result {
 
 /// The reasons why devices do not perform an offload, without duplicates: the offload, the reason,
 /// the tunnel types. GRO by the kernel is the normal case and left out.
-fn whys(supports: &[TunnelSupport]) -> Vec<(&'static str, &str, Vec<&'static str>)> {
-    let mut whys: Vec<(&'static str, &str, Vec<&'static str>)> = Vec::new();
+fn unsupported_reasons(supports: &[TunnelSupport]) -> Vec<(&'static str, &str, Vec<&'static str>)> {
+    let mut reasons: Vec<(&'static str, &str, Vec<&'static str>)> = Vec::new();
     for support in supports {
         let parts = [
             ("segments", Some(&support.segmentation)),
@@ -258,13 +258,13 @@ fn whys(supports: &[TunnelSupport]) -> Vec<(&'static str, &str, Vec<&'static str
             let Some(found) = found.filter(|found| found.outcome != PerformedBy::Yes) else {
                 continue;
             };
-            match whys.iter_mut().find(|(other, why, _)| *other == part && *why == found.why) {
+            match reasons.iter_mut().find(|(other, why, _)| *other == part && *why == found.why) {
                 Some((_, _, tunnels)) => tunnels.push(support.tunnel.name()),
-                None => whys.push((part, &found.why, vec![support.tunnel.name()])),
+                None => reasons.push((part, &found.why, vec![support.tunnel.name()])),
             }
         }
     }
-    whys
+    reasons
 }
 
 fn write_finding(finding: &Finding, out: &mut String) -> fmt::Result {

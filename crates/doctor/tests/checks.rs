@@ -1,7 +1,7 @@
 //! Tests of faults that a test cannot cause on its machine: the checks run on constructed facts.
 
 use doctor::checks::tunnel::OuterHeaders;
-use doctor::checks::tunnel_reception::{ReceivedTunnel, old_firewall, ports};
+use doctor::checks::tunnel_reception::{ReceivedTunnel, legacy_firewall, ports};
 use doctor::checks::{host, nic};
 use doctor::facts::{
     BoundSocket, Feature, Features, HostFacts, Kernel, KernelVersion, Memlock, NicFacts, Rss,
@@ -72,7 +72,7 @@ fn card() -> NicFacts {
 fn wrong(facts: &HostFacts, card: &NicFacts) -> Vec<Finding> {
     let mut findings = host::findings(facts, std::slice::from_ref(card));
     findings.extend(nic::findings(card, facts, &[TunnelType::Vlan], OuterHeaders::DEFAULT));
-    findings.extend(old_firewall(&facts.old_tables));
+    findings.extend(legacy_firewall(&facts.old_tables));
     findings.into_iter().filter(|finding| finding.level > Level::Pass).collect()
 }
 
@@ -216,16 +216,19 @@ fn nic_is_checked_for_ipv6_when_the_underlay_is_ipv6() {
     let rss = |fields| Some(Rss { table: vec![0, 1, 2, 3], fields });
     let outer = OuterHeaders::of(network::UnderlayFamily::V6);
     let tunnels = [TunnelType::Geneve];
-    let said = |card: &NicFacts, outer| {
+    let recommended = |card: &NicFacts, outer| {
         let findings = nic::findings(card, &healthy(), &tunnels, outer);
         let worse = findings.into_iter().find(|finding| finding.level > Level::Pass);
         worse.map(|finding| finding.fix.unwrap().command())
     };
     let crowded = NicFacts { rss: rss(fields(0xf0, 0x30)), ..card() };
-    assert_eq!(said(&crowded, OuterHeaders::DEFAULT), None);
-    assert_eq!(said(&crowded, outer).as_deref(), Some("ethtool -N eth0 rx-flow-hash udp6 sdfn"));
+    assert_eq!(recommended(&crowded, OuterHeaders::DEFAULT), None);
+    assert_eq!(
+        recommended(&crowded, outer).as_deref(),
+        Some("ethtool -N eth0 rx-flow-hash udp6 sdfn")
+    );
     let spread = NicFacts { rss: rss(fields(0x30, 0xf0)), ..card() };
-    assert_eq!(said(&spread, outer), None);
+    assert_eq!(recommended(&spread, outer), None);
 }
 
 #[test]
@@ -266,7 +269,7 @@ fn missing_carrier_is_a_failure() {
 fn owner_of_a_tunnel_port_is_named() {
     let vxlan = ReceivedTunnel::standard(TunnelType::Vxlan, &[]).unwrap();
     let gre = ReceivedTunnel::standard(TunnelType::Gre, &[]).unwrap();
-    let said = |held: &TunnelListeners, tunnel: &ReceivedTunnel| {
+    let check_port = |held: &TunnelListeners, tunnel: &ReceivedTunnel| {
         let found = ports(held, std::slice::from_ref(tunnel)).remove(0);
         (found.level, found.seen, found.fix.map(|fix| fix.command()))
     };
@@ -282,38 +285,38 @@ fn owner_of_a_tunnel_port_is_named() {
         programs: vec![(7, 42, program.to_owned())],
         ..TunnelListeners::default()
     };
-    assert_eq!(said(&TunnelListeners::default(), &vxlan).1, "UDP port 4789 is free");
-    let (level, seen, fix) = said(&by("ovs-vswitchd"), &vxlan);
+    assert_eq!(check_port(&TunnelListeners::default(), &vxlan).1, "UDP port 4789 is free");
+    let (level, seen, fix) = check_port(&by("ovs-vswitchd"), &vxlan);
     let look = "ps -o user=,args= -p 42; then stop that program, or set another udp_port in \
                 network.toml";
     assert_eq!((level, fix.as_deref()), (Level::Fail, Some(look)));
     assert_eq!(seen, "UDP port 4789 is used by ovs-vswitchd (process 42)");
-    assert_eq!(said(&by("weft"), &vxlan).0, Level::Pass, "it is ours");
+    assert_eq!(check_port(&by("weft"), &vxlan).0, Level::Pass, "it is ours");
     // Without CAP_SYS_PTRACE, the owner of a socket is unknown, even if it is weft.
-    let unseen = |sees_all| TunnelListeners {
+    let unseen = |sees_all_processes| TunnelListeners {
         sockets: vec![socket(7)],
-        sees_all,
+        sees_all_processes,
         ..TunnelListeners::default()
     };
-    let (level, seen, fix) = said(&unseen(false), &vxlan);
+    let (level, seen, fix) = check_port(&unseen(false), &vxlan);
     assert_eq!((level, fix.as_deref()), (Level::Warn, Some("sudo weft doctor")), "{seen}");
-    let (level, seen, fix) = said(&unseen(true), &vxlan);
+    let (level, seen, fix) = check_port(&unseen(true), &vxlan);
     assert!(level == Level::Warn && fix.unwrap().starts_with("ss -lunpt"), "{seen}");
     let kernel = TunnelListeners { sockets: vec![socket(0)], ..TunnelListeners::default() };
-    assert_eq!(said(&kernel, &vxlan).0, Level::Fail);
+    assert_eq!(check_port(&kernel, &vxlan).0, Level::Fail);
     let ovs = TunnelListeners {
         devices: vec![device("vxlan_sys_4789", "vxlan", Some(4789), true)],
         ..kernel
     };
-    assert!(said(&ovs, &vxlan).2.unwrap().starts_with("ovs-vsctl del-port"));
+    assert!(check_port(&ovs, &vxlan).2.unwrap().starts_with("ovs-vsctl del-port"));
     let down = TunnelListeners {
         devices: vec![device("vx0", "vxlan", Some(4789), false)],
         ..TunnelListeners::default()
     };
-    assert_eq!(said(&down, &vxlan).0, Level::Pass, "a device that is down has no socket");
+    assert_eq!(check_port(&down, &vxlan).0, Level::Pass, "a device that is down has no socket");
     let tap = TunnelListeners {
         devices: vec![device("gre1", "gretap", None, true)],
         ..TunnelListeners::default()
     };
-    assert_eq!(said(&tap, &gre).2.as_deref(), Some("ip link del gre1"));
+    assert_eq!(check_port(&tap, &gre).2.as_deref(), Some("ip link del gre1"));
 }

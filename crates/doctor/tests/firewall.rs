@@ -84,8 +84,12 @@ impl Lab {
     }
 }
 
-fn fate(rules: &Ruleset, packet: &TunnelPacket, direction: PacketDirection) -> FirewallOutcome {
-    Firewall::new(rules).fate(packet, direction)
+fn firewall_outcome(
+    rules: &Ruleset,
+    packet: &TunnelPacket,
+    direction: PacketDirection,
+) -> FirewallOutcome {
+    Firewall::new(rules).outcome(packet, direction)
 }
 
 /// Rules, and whether datagrams to IPv4 port 4789, IPv4 port 6081 and IPv6 port 4789 pass.
@@ -247,13 +251,13 @@ fn outcome_is_what_the_kernel_does_with_a_packet() {
             [(false, 4789), (false, 6081), (true, 4789)].iter().zip(passes)
         {
             assert_eq!(lab.receives(*v6, *port), *expected, "{rules}: {port}, IPv6 {v6}");
-            let said = fate(&read, &lab.packet(*v6, *port), PacketDirection::In);
-            let agrees = match said {
+            let outcome = firewall_outcome(&read, &lab.packet(*v6, *port), PacketDirection::In);
+            let agrees = match outcome {
                 FirewallOutcome::Passes => *expected,
                 FirewallOutcome::Drops(_) => !expected,
                 FirewallOutcome::MayDrop(_) => false,
             };
-            assert!(agrees, "{rules}: {port}, IPv6 {v6}: {said:?}\n{read:#?}");
+            assert!(agrees, "{rules}: {port}, IPv6 {v6}: {outcome:?}\n{read:#?}");
         }
     }
 }
@@ -269,20 +273,25 @@ fn outcome_is_open_when_it_depends_on_an_unknown_sender() {
              10.0.0.0/8 accept; } }",
     );
     assert!(matches!(
-        fate(&lab.rules(), &packet, PacketDirection::In),
+        firewall_outcome(&lab.rules(), &packet, PacketDirection::In),
         FirewallOutcome::MayDrop(_)
     ));
     lab.nft(
         "table inet f { chain i { type filter hook input priority 0; limit rate 1/second drop; } }",
     );
-    let FirewallOutcome::MayDrop(place) = fate(&lab.rules(), &packet, PacketDirection::In) else {
+    let FirewallOutcome::MayDrop(place) =
+        firewall_outcome(&lab.rules(), &packet, PacketDirection::In)
+    else {
         panic!()
     };
     assert_eq!(place.chain, "inet f i");
     lab.nft(
         "table inet f { chain o { type filter hook output priority 0; udp dport 4789 drop; } }",
     );
-    assert!(matches!(fate(&lab.rules(), &packet, PacketDirection::Out), FirewallOutcome::Drops(_)));
+    assert!(matches!(
+        firewall_outcome(&lab.rules(), &packet, PacketDirection::Out),
+        FirewallOutcome::Drops(_)
+    ));
 }
 
 /// Rules whose effect on a packet to port 4789 depends on unknown values.
@@ -312,8 +321,8 @@ fn outcome_is_open_when_it_depends_on_unknown_values() {
     for rules in OPEN {
         lab.nft(rules);
         let (read, packet) = (lab.rules(), lab.packet(false, 4789));
-        let said = fate(&read, &packet, PacketDirection::In);
-        assert!(matches!(said, FirewallOutcome::MayDrop(_)), "{rules}: {said:?} {read:#?}");
+        let outcome = firewall_outcome(&read, &packet, PacketDirection::In);
+        assert!(matches!(outcome, FirewallOutcome::MayDrop(_)), "{rules}: {outcome:?} {read:#?}");
         let tunnel = ReceivedTunnel {
             local: packet.destination,
             remotes: vec![packet.source.unwrap()],
@@ -393,12 +402,12 @@ fn outcome_is_what_the_kernel_does_for_random_rules() {
         text += "}";
         lab.nft(&text);
         let arrives = lab.receives(false, 4789);
-        let said = fate(&lab.rules(), &lab.packet(false, 4789), PacketDirection::In);
+        let outcome = firewall_outcome(&lab.rules(), &lab.packet(false, 4789), PacketDirection::In);
         let agrees = matches!(
-            (&said, arrives),
+            (&outcome, arrives),
             (FirewallOutcome::Passes, true) | (FirewallOutcome::Drops(_), false)
         );
-        assert!(agrees, "{text}: arrives {arrives}, said {said:?}");
+        assert!(agrees, "{text}: arrives {arrives}, outcome {outcome:?}");
         dropped += u32::from(!arrives);
     }
     assert!((10..50).contains(&dropped), "{dropped} of 60");
@@ -408,12 +417,12 @@ fn outcome_is_what_the_kernel_does_for_random_rules() {
 fn unreadable_rules_are_a_warning() {
     let refused =
         |errno| Err(netdev::Error::os("list rules", std::io::Error::from_raw_os_error(errno)));
-    for (errno, said) in
+    for (errno, outcome) in
         [(1, "only root can read the rules"), (12, "the rules cannot be read: list rules")]
     {
         let findings = firewall(&refused(errno), &[]);
         assert_eq!((findings.len(), findings[0].level), (1, Level::Warn));
-        assert!(findings[0].seen.starts_with(said), "{findings:?}");
+        assert!(findings[0].seen.starts_with(outcome), "{findings:?}");
     }
 }
 
@@ -442,10 +451,10 @@ fn bridge_rules_apply_when_a_bridge_is_the_uplink() {
     ] {
         lab.nft(&format!("table bridge f {{ chain i {{ {chain} }} }}"));
         assert_eq!(lab.receives(false, 4789), passes, "{chain}");
-        let said = fate(&lab.rules(), &packet, PacketDirection::In);
-        assert_eq!(matches!(said, FirewallOutcome::Drops(_)), !passes, "{chain}: {said:?}");
+        let outcome = firewall_outcome(&lab.rules(), &packet, PacketDirection::In);
+        assert_eq!(matches!(outcome, FirewallOutcome::Drops(_)), !passes, "{chain}: {outcome:?}");
         assert_eq!(
-            fate(&lab.rules(), &lab.packet(false, 4789), PacketDirection::In),
+            firewall_outcome(&lab.rules(), &lab.packet(false, 4789), PacketDirection::In),
             FirewallOutcome::Passes
         );
     }
@@ -491,11 +500,11 @@ fn rules_of_iptables_are_followed() {
         let arguments: Vec<_> = arguments.split(' ').collect();
         lab.run("iptables-nft", &arguments);
         assert_eq!(lab.receives(false, 4789), passes, "{arguments:?}");
-        let said = fate(&lab.rules(), &lab.packet(false, 4789), PacketDirection::In);
+        let outcome = firewall_outcome(&lab.rules(), &lab.packet(false, 4789), PacketDirection::In);
         assert_eq!(
-            said == FirewallOutcome::Passes,
+            outcome == FirewallOutcome::Passes,
             passes,
-            "{arguments:?}: {said:?} {:#?}",
+            "{arguments:?}: {outcome:?} {:#?}",
             lab.rules()
         );
     }

@@ -173,25 +173,28 @@ fn prediction_is_right_for_super_packets_with_every_set_of_offloads() {
     let mut seen: BTreeMap<String, [usize; 2]> = BTreeMap::new();
     for on in 0..1 << SWITCHES.len() {
         lab.switch(on);
-        let mut check = |what: &str, said: PerformedBy, longest: usize| {
+        let mut check = |what: &str, outcome: PerformedBy, longest: usize| {
             let expected = if longest > WHOLE { PerformedBy::Yes } else { PerformedBy::InSoftware };
             seen.entry(what.to_owned()).or_default()[usize::from(longest > WHOLE)] += 1;
             let state: Vec<_> = SWITCHES.iter().map(|names| names[0]).enumerate().collect();
-            assert_eq!(said, expected, "{what}: frames of {longest} bytes; {on:#b} of {state:?}");
+            assert_eq!(
+                outcome, expected,
+                "{what}: frames of {longest} bytes; {on:#b} of {state:?}"
+            );
         };
         for (vni, checksum) in [(1, true), (2, false)] {
-            let said = predict(TunnelType::Vxlan, checksum).kernel_segmentation.unwrap().outcome;
+            let outcome = predict(TunnelType::Vxlan, checksum).kernel_segmentation.unwrap().outcome;
             let longest = lab.longest(is_udp, |lab| lab.stream(vni));
-            check(if checksum { "kernel, checksum" } else { "kernel" }, said, longest);
+            check(if checksum { "kernel, checksum" } else { "kernel" }, outcome, longest);
         }
-        let said = predict(TunnelType::Geneve, true).segmentation.outcome;
-        check("train", said, lab.longest(is_udp, Lab::train));
-        let said = predict(TunnelType::Stt, false).segmentation.outcome;
-        check("STT", said, lab.longest(is_tcp, |lab| lab.frame(&[])));
-        let said = predict(TunnelType::Vlan, false).segmentation.outcome;
-        check("VLAN", said, lab.longest(is_tagged, |lab| lab.frame(&[0x8100])));
-        let said = predict(TunnelType::QinQ, false).segmentation.outcome;
-        check("QinQ", said, lab.longest(is_tagged, |lab| lab.frame(&[0x88a8, 0x8100])));
+        let outcome = predict(TunnelType::Geneve, true).segmentation.outcome;
+        check("train", outcome, lab.longest(is_udp, Lab::train));
+        let outcome = predict(TunnelType::Stt, false).segmentation.outcome;
+        check("STT", outcome, lab.longest(is_tcp, |lab| lab.frame(&[])));
+        let outcome = predict(TunnelType::Vlan, false).segmentation.outcome;
+        check("VLAN", outcome, lab.longest(is_tagged, |lab| lab.frame(&[0x8100])));
+        let outcome = predict(TunnelType::QinQ, false).segmentation.outcome;
+        check("QinQ", outcome, lab.longest(is_tagged, |lab| lab.frame(&[0x88a8, 0x8100])));
     }
     assert_eq!(seen.len(), 6);
     for (what, counts) in seen {
@@ -210,8 +213,8 @@ fn prediction_is_right_for_segments_behind_tags() {
         (TunnelType::Vlan, &[0x8100]),
         (TunnelType::QinQ, &[0x88a8, 0x8100]),
     ] {
-        let said = tunnel_support(&nic, tunnel, OuterHeaders::DEFAULT).gro;
+        let support = tunnel_support(&nic, tunnel, OuterHeaders::DEFAULT).gro;
         let expected = if lab.merges(tags) { PerformedBy::InSoftware } else { PerformedBy::No };
-        assert_eq!(said.outcome, expected, "{tunnel}: {}", said.why);
+        assert_eq!(support.outcome, expected, "{tunnel}: {}", support.why);
     }
 }

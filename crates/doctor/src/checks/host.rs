@@ -63,9 +63,9 @@ fn privileges(host: &HostFacts) -> Finding {
 fn programs(host: &HostFacts) -> Finding {
     let kernel = &host.kernel;
     let mut has = Vec::new();
-    let mut lacks = Vec::new();
+    let mut missing = Vec::new();
     let mut note = |name: &'static str, is_there: bool| {
-        if is_there { has.push(name) } else { lacks.push(name) }
+        if is_there { has.push(name) } else { missing.push(name) }
     };
     note("BTF", kernel.btf);
     note("JIT", kernel.jit != Some(false));
@@ -78,8 +78,8 @@ fn programs(host: &HostFacts) -> Finding {
         note("TUN_F_UDP_TUNNEL_GSO", is_there);
     }
     let mut seen = has.join(", ");
-    if !lacks.is_empty() {
-        seen = format!("{seen}; missing: {}", lacks.join(", "));
+    if !missing.is_empty() {
+        seen = format!("{seen}; missing: {}", missing.join(", "));
     }
     let finding = Finding::pass(
         "bpf",
@@ -99,7 +99,7 @@ fn programs(host: &HostFacts) -> Finding {
             was: "0".to_owned(),
         };
         return finding
-            .because("the kernel interprets BPF programs, which is several times slower")
+            .with_reason("the kernel interprets BPF programs, which is several times slower")
             .worse(Level::Warn, Fix::safe(action));
     }
     finding

@@ -19,7 +19,7 @@ pub const fn guest_mtu(underlay: u32, overhead: u32) -> u32 {
 /// All findings about the MTU of a logical switch.
 pub fn findings(switch: &SwitchMtu) -> Vec<Finding> {
     let mut findings: Vec<_> =
-        switch.places.iter().filter_map(|place| of_place(switch, place)).collect();
+        switch.places.iter().filter_map(|place| check_mtu_point(switch, place)).collect();
     let SwitchMtu { guest, overhead, tunnel, .. } = switch;
     if findings.is_empty() {
         let seen = format!("guests {guest} + {tunnel} {overhead} = {} bytes", guest + overhead);
@@ -30,7 +30,7 @@ pub fn findings(switch: &SwitchMtu) -> Vec<Finding> {
     findings
 }
 
-fn of_place(switch: &SwitchMtu, place: &MtuPoint) -> Option<Finding> {
+fn check_mtu_point(switch: &SwitchMtu, place: &MtuPoint) -> Option<Finding> {
     let MtuPoint { kind, name, mtu, needed, .. } = place;
     let in_netns = place.netns.as_ref().map_or(String::new(), |netns| format!("-n {netns} "));
     let set = Fix::Command(format!("ip {in_netns}link set dev {name} mtu {needed}"));

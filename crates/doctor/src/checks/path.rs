@@ -68,19 +68,21 @@ fn narrow_uplink(path: &PathFacts, mtu: u16) -> Option<NarrowUplink> {
     Some(NarrowUplink { who, fix, mtu: (*mtu).into() })
 }
 
-fn of_direction(path: &PathFacts, which: &str, way: &PathDirection) -> Finding {
+fn of_direction(path: &PathFacts, which: &str, direction: &PathDirection) -> Finding {
     let PathFacts { host, needed, overhead, .. } = path;
-    let mtu = way.mtu.unwrap_or(0);
+    let mtu = direction.mtu.unwrap_or(0);
     let why =
         "longer packets of guests are lost while short ones arrive: connections open, then hang";
     let seen = format!("{which}: packets up to {mtu} bytes arrive, {needed} needed");
     let finding = Finding::pass("path_mtu", host, seen, why);
     if mtu >= *needed {
         // STT resegments to the path MTU that a router reported.
-        let Some(told) = way.told.filter(|told| told.mtu < *needed) else { return finding };
+        let Some(report) = direction.told.filter(|report| report.mtu < *needed) else {
+            return finding;
+        };
         let seen = format!(
             "{which}: packets for {mtu} bytes arrive, resegmented to the path MTU {}",
-            told.mtu
+            report.mtu
         );
         return Finding { seen, ..finding };
     }
@@ -91,16 +93,16 @@ fn of_direction(path: &PathFacts, which: &str, way: &PathDirection) -> Finding {
         "or set underlay_mtu = {fits} in network.toml on all hosts (guests: at most {})",
         fits.saturating_sub((*overhead).into())
     );
-    let (who, fix) = match (narrow, way.told) {
+    let (who, fix) = match (narrow, direction.told) {
         (Some(NarrowUplink { who, fix, .. }), _) => {
             (format!("; {who}"), format!("{fix}, {smaller}"))
         }
-        (None, Some(PmtuReport { router: Some(router), mtu: said })) => (
-            format!("; {router} reports a next-hop MTU of {said}"),
+        (None, Some(PmtuReport { router: Some(router), mtu: reported })) => (
+            format!("; {router} reports a next-hop MTU of {reported}"),
             format!("raise the MTU behind {router} to {needed}, {smaller}"),
         ),
-        (None, Some(PmtuReport { router: None, mtu: said })) => (
-            format!("; a router reported {said} within the last ten minutes"),
+        (None, Some(PmtuReport { router: None, mtu: reported })) => (
+            format!("; a router reported {reported} within the last ten minutes"),
             format!("raise the MTU on the path to {needed}, {smaller}"),
         ),
         (None, None) => (

@@ -63,7 +63,7 @@ impl ReceivedTunnel {
 
 /// A warning that legacy iptables has rules, which the doctor does not evaluate. `tables` are the
 /// legacy tables in use.
-pub fn old_firewall(tables: &[String]) -> Option<Finding> {
+pub fn legacy_firewall(tables: &[String]) -> Option<Finding> {
     if tables.is_empty() {
         return None;
     }
@@ -130,35 +130,36 @@ fn of_tunnel(
     let uplinks = or_unknown(&tunnel.uplinks);
     let mut worst: Option<(bool, DropPoint)> = None;
     for remote in or_unknown(&tunnel.remotes) {
-        let fates = uplinks
+        let outcomes = uplinks
             .iter()
-            .map(|uplink| firewall.fate(&packet(remote.copied(), uplink.as_deref()), direction));
-        let fates: Vec<_> = fates.collect();
+            .map(|uplink| firewall.outcome(&packet(remote.copied(), uplink.as_deref()), direction));
+        let outcomes: Vec<_> = outcomes.collect();
         // If there are several devices, the one that the packets use is unknown.
-        let is_sure = fates.iter().all(|fate| matches!(fate, FirewallOutcome::Drops(_)));
-        let places = fates.into_iter().filter_map(|fate| match fate {
+        let is_certain =
+            outcomes.iter().all(|outcome| matches!(outcome, FirewallOutcome::Drops(_)));
+        let places = outcomes.into_iter().filter_map(|outcome| match outcome {
             FirewallOutcome::Drops(place) | FirewallOutcome::MayDrop(place) => Some(place),
             FirewallOutcome::Passes => None,
         });
-        let found = places.map(|place| (is_sure, place)).next();
-        if worst.as_ref().is_none_or(|(was_sure, _)| !was_sure && is_sure) {
+        let found = places.map(|place| (is_certain, place)).next();
+        if worst.as_ref().is_none_or(|(was_certain, _)| !was_certain && is_certain) {
             worst = found.or(worst);
         }
     }
-    let (is_sure, place) = worst?;
-    let way = match direction {
+    let (is_certain, place) = worst?;
+    let verb = match direction {
         PacketDirection::In => "received",
         PacketDirection::Out => "sent",
     };
     let passes = tunnel.passes_the_firewall(direction);
-    let level = if is_sure && passes { Level::Fail } else { Level::Warn };
+    let level = if is_certain && passes { Level::Fail } else { Level::Warn };
     let DropPoint { chain, by } = &place;
     let condition = tunnel.condition();
-    let seen = if is_sure {
-        format!("{condition}, {way}: dropped in {chain} by {by}")
+    let seen = if is_certain {
+        format!("{condition}, {verb}: dropped in {chain} by {by}")
     } else {
         format!(
-            "{condition}, {way}: may be dropped in {chain} by {by}, depending on unknown values"
+            "{condition}, {verb}: may be dropped in {chain} by {by}, depending on unknown values"
         )
     };
     let why = if passes {
@@ -178,10 +179,10 @@ fn or_unknown<T>(known: &[T]) -> Vec<Option<&T>> {
 
 /// Checks whether another program or device occupies the ports and protocols of tunnels.
 pub fn ports(ports: &TunnelListeners, tunnels: &[ReceivedTunnel]) -> Vec<Finding> {
-    tunnels.iter().map(|tunnel| taken(ports, tunnel)).collect()
+    tunnels.iter().map(|tunnel| check_listener(ports, tunnel)).collect()
 }
 
-fn taken(ports: &TunnelListeners, tunnel: &ReceivedTunnel) -> Finding {
+fn check_listener(ports: &TunnelListeners, tunnel: &ReceivedTunnel) -> Finding {
     let name = tunnel.tunnel.name();
     let what = match tunnel.port {
         0 => "IP protocol 47".to_owned(),
@@ -217,21 +218,23 @@ fn taken(ports: &TunnelListeners, tunnel: &ReceivedTunnel) -> Finding {
     });
     let Some(socket) = held else { return free(format!("{what} is free")) };
     // The program must be identified before it is stopped; another port always works.
-    let look = |look: &str| {
+    let inspect = |inspect: &str| {
         let key = if tunnel.protocol() == 6 { "tcp_port" } else { "udp_port" };
         let other = format!("; then stop that program, or set another {key} in network.toml");
-        Fix::Command(format!("{look}{}", if tunnel.port == 0 { "" } else { &other }))
+        Fix::Command(format!("{inspect}{}", if tunnel.port == 0 { "" } else { &other }))
     };
     let list = format!("ss -lunpt 'sport = :{}'", tunnel.port);
     match ports.program(socket.inode) {
         Some((pid, "weft")) => free(format!("{what} is weft's own (process {pid})")),
         Some((pid, program)) => free(format!("{what} is used by {program} (process {pid})"))
-            .worse(Level::Fail, look(&format!("ps -o user=,args= -p {pid}"))),
+            .worse(Level::Fail, inspect(&format!("ps -o user=,args= -p {pid}"))),
         None if socket.inode == 0 => free(format!("{what} is used by the kernel"))
-            .worse(Level::Fail, look("ip -d link show type vxlan; ip -d link show type geneve")),
+            .worse(Level::Fail, inspect("ip -d link show type vxlan; ip -d link show type geneve")),
         // The owner's process is not visible. It may be weft itself.
-        None if ports.sees_all => free(format!("{what} is used by a program in another container"))
-            .worse(Level::Warn, look(&list)),
+        None if ports.sees_all_processes => {
+            free(format!("{what} is used by a program in another container"))
+                .worse(Level::Warn, inspect(&list))
+        }
         None => free(format!("{what} is in use, and only root can see by whom"))
             .worse(Level::Warn, Fix::Command("sudo weft doctor".to_owned())),
     }

@@ -41,7 +41,7 @@ pub struct TunnelListeners {
     /// processes of other users are missing.
     pub programs: Vec<(u64, u32, String)>,
     /// This process may read the owners of all sockets.
-    pub sees_all: bool,
+    pub sees_all_processes: bool,
 }
 
 const TCP: u8 = 6;
@@ -71,8 +71,8 @@ impl TunnelListeners {
         });
         let devices = Netlink::open()?.links()?.into_iter().filter_map(device).collect();
         let inodes: Vec<u64> = sockets.iter().map(|socket| socket.inode).collect();
-        let sees_all = capability::missing(&[Capability::CAP_SYS_PTRACE]).is_none();
-        Ok(Self { sockets, devices, programs: programs(&inodes), sees_all })
+        let sees_all_processes = capability::missing(&[Capability::CAP_SYS_PTRACE]).is_none();
+        Ok(Self { sockets, devices, programs: programs(&inodes), sees_all_processes })
     }
 
     /// The process ID and name of the program that owns a socket.

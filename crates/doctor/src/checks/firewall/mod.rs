@@ -95,11 +95,11 @@ impl<'a> Firewall<'a> {
     }
 
     /// Evaluates the rules for a packet. It passes if every base chain on its way lets it pass.
-    pub fn fate(&self, packet: &TunnelPacket, direction: PacketDirection) -> FirewallOutcome {
+    pub fn outcome(&self, packet: &TunnelPacket, direction: PacketDirection) -> FirewallOutcome {
         let mut seen: Vec<_> = self
             .bases
             .iter()
-            .filter_map(|chain| Some((sees(chain, packet, direction)?, *chain)))
+            .filter_map(|chain| Some((chain_view(chain, packet, direction)?, *chain)))
             .collect();
         seen.sort_by_key(|(view, _)| (view.stage, view.priority));
         let mut walk = RuleEvaluation::new(self, packet, direction);
@@ -135,7 +135,7 @@ struct ChainView {
     device: Option<(String, u32)>,
     /// The packet certainly traverses this chain. False if it may bypass the chain, for example a
     /// chain for one port of a bond.
-    is_sure: bool,
+    is_certain: bool,
     /// The value of `meta nfproto` in this chain.
     nfproto: u8,
     /// Connection tracking has already seen the packet.
@@ -143,7 +143,11 @@ struct ChainView {
 }
 
 /// The view of a base chain on such packets; `None` if they do not traverse it.
-fn sees(chain: &Chain, packet: &TunnelPacket, direction: PacketDirection) -> Option<ChainView> {
+fn chain_view(
+    chain: &Chain,
+    packet: &TunnelPacket,
+    direction: PacketDirection,
+) -> Option<ChainView> {
     /// NF_IP_PRI_CONNTRACK.
     const TRACKING: i32 = -200;
     let hook = chain.hook.as_ref()?;
@@ -174,7 +178,7 @@ fn sees(chain: &Chain, packet: &TunnelPacket, direction: PacketDirection) -> Opt
         stage,
         priority: hook.priority,
         device: None,
-        is_sure: true,
+        is_certain: true,
         nfproto: match chain.family {
             TableFamily::Netdev | TableFamily::Bridge => chain.family.number(),
             _ => version.number(),
@@ -186,24 +190,24 @@ fn sees(chain: &Chain, packet: &TunnelPacket, direction: PacketDirection) -> Opt
         // The port that packets of the bridge device itself use is unknown.
         (TableFamily::Bridge, Some(uplink)) => {
             let may_be = uplink.below.iter().any(|device| device.is_bridge());
-            view.is_sure = uplink.device.is_bridge();
-            return (view.is_sure || may_be).then_some(view);
+            view.is_certain = uplink.device.is_bridge();
+            return (view.is_certain || may_be).then_some(view);
         }
-        (TableFamily::Bridge, None) => view.is_sure = false,
+        (TableFamily::Bridge, None) => view.is_certain = false,
         _ if hook.devices.is_empty() => {
             view.device = packet.uplink.as_ref().and_then(|uplink| own(&uplink.device));
         }
-        (_, None) => view.is_sure = false,
+        (_, None) => view.is_certain = false,
         (_, Some(uplink)) => {
-            let is_meant = |name: &str| {
+            let is_hooked = |name: &str| {
                 hook.devices.iter().any(|device| match device.strip_suffix('*') {
                     Some(start) => name.starts_with(start),
                     None => device == name,
                 })
             };
-            view.is_sure = is_meant(&uplink.device.name);
+            view.is_certain = is_hooked(&uplink.device.name);
             let mut devices = std::iter::once(&uplink.device).chain(&uplink.below);
-            let device = devices.find(|device| is_meant(&device.name))?;
+            let device = devices.find(|device| is_hooked(&device.name))?;
             view.device = own(device);
         }
     }

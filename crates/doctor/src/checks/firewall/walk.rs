@@ -80,7 +80,7 @@ impl<'a> RuleEvaluation<'a> {
             stage: 0,
             priority: 0,
             device: None,
-            is_sure: false,
+            is_certain: false,
             nfproto: 0,
             is_tracked: false,
         };
@@ -96,7 +96,7 @@ impl<'a> RuleEvaluation<'a> {
         if ends.falls && chain.drops {
             ends.drop("its policy");
         }
-        ends.accepts |= ends.falls && !chain.drops || !self.view.is_sure;
+        ends.accepts |= ends.falls && !chain.drops || !self.view.is_certain;
         ends
     }
 
@@ -158,9 +158,9 @@ impl<'a> RuleEvaluation<'a> {
     /// The verdicts that a rule may give.
     fn rule(&mut self, rule: &Rule) -> Vec<Verdict> {
         let mut registers = Registers::new();
-        let mut may = Vec::new();
+        let mut possible = Vec::new();
         for expression in &rule.expressions {
-            let truth = match expression {
+            let condition = match expression {
                 Expression::Meta { key, to } => {
                     registers.load(*to, self.meta(*key));
                     continue;
@@ -191,16 +191,16 @@ impl<'a> RuleEvaluation<'a> {
                 }
                 Expression::Diverts => {
                     self.done.altered = true;
-                    may.extend([Verdict::Queue, Verdict::Continue]);
+                    possible.extend([Verdict::Queue, Verdict::Continue]);
                     continue;
                 }
                 Expression::Verdict(verdict) => {
-                    may.push(verdict.clone());
-                    return may;
+                    possible.push(verdict.clone());
+                    return possible;
                 }
                 Expression::Reject => {
-                    may.push(Verdict::Drop);
-                    return may;
+                    possible.push(Verdict::Drop);
+                    return possible;
                 }
                 Expression::Compare { from, how, value } => {
                     Ternary::of(compare(registers.bytes(*from, value.len()), *how, value))
@@ -210,27 +210,28 @@ impl<'a> RuleEvaluation<'a> {
                     Ternary::of(value.map(|value| (&value >= first && &value <= last) != *inverted))
                 }
                 Expression::Lookup { from, set, inverted } => {
-                    let (truth, verdicts) = self.look_up(rule, *from, set, *inverted, &registers);
+                    let (condition, verdicts) =
+                        self.look_up(rule, *from, set, *inverted, &registers);
                     if !verdicts.is_empty() {
-                        may.extend(verdicts);
-                        may.extend((truth != Ternary::True).then_some(Verdict::Continue));
-                        return may;
+                        possible.extend(verdicts);
+                        possible.extend((condition != Ternary::True).then_some(Verdict::Continue));
+                        return possible;
                     }
-                    truth
+                    condition
                 }
                 Expression::Unknown(_) => {
                     registers = Registers::new();
                     Ternary::Either
                 }
             };
-            match truth {
+            match condition {
                 Ternary::False => break,
-                Ternary::Either => may.push(Verdict::Continue),
+                Ternary::Either => possible.push(Verdict::Continue),
                 Ternary::True => {}
             }
         }
-        may.push(Verdict::Continue);
-        may
+        possible.push(Verdict::Continue);
+        possible
     }
 
     /// The known bits of the value of a `meta` expression (NFT_META_*).
