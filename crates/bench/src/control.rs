@@ -47,8 +47,8 @@ pub(crate) fn ask(
         if let Some(error) = line["error"].as_str() {
             return Err(Error::Traffic(format!("the daemon refused the request: {error}")));
         }
-        if let Some(said) = line.get_mut(last) {
-            return Ok(said.take());
+        if let Some(reply) = line.get_mut(last) {
+            return Ok(reply.take());
         }
         if let Some(found) = line.get("row") {
             row(found);

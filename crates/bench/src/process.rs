@@ -30,7 +30,7 @@ pub struct Process {
     tail: Arc<Mutex<VecDeque<String>>>,
     reader: JoinHandle<()>,
     status: Option<ExitStatus>,
-    told_to_end: bool,
+    is_sigterm_sent: bool,
 }
 
 impl Process {
@@ -50,7 +50,7 @@ impl Process {
         let tail = Arc::new(Mutex::new(VecDeque::new()));
         let kept = Arc::clone(&tail);
         let reader = std::thread::spawn(move || keep_tail(output, &kept));
-        Ok(Self { name, child, tail, reader, status: None, told_to_end: false })
+        Ok(Self { name, child, tail, reader, status: None, is_sigterm_sent: false })
     }
 
     /// The process identifier.
@@ -104,11 +104,11 @@ impl Process {
     /// # Errors
     /// [`Error::Process`] when it had to be killed or reported failure.
     pub fn stop(mut self) -> Result<()> {
-        let obeyed = |status: &ExitStatus| {
+        let ended_as_requested = |status: &ExitStatus| {
             status.success() || status.signal() == Some(Signal::SIGTERM as i32)
         };
         match self.terminate() {
-            Some(status) if obeyed(&status) => Ok(()),
+            Some(status) if ended_as_requested(&status) => Ok(()),
             Some(status) => Err(self.failure(format!("was stopped and ended with {status}"))),
             None => Err(self.failure("did not end after SIGTERM and was killed".into())),
         }
@@ -154,9 +154,9 @@ impl Process {
     pub(crate) fn end_soon(&mut self) {
         // Until a child is reaped, its process identifier is not reused.
         if let (false, Ok(None), Ok(pid)) =
-            (self.told_to_end, self.poll(), i32::try_from(self.child.id()))
+            (self.is_sigterm_sent, self.poll(), i32::try_from(self.child.id()))
         {
-            self.told_to_end = kill(Pid::from_raw(pid), Signal::SIGTERM).is_ok();
+            self.is_sigterm_sent = kill(Pid::from_raw(pid), Signal::SIGTERM).is_ok();
         }
     }
 

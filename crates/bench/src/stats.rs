@@ -58,8 +58,9 @@ impl Estimate {
         let mut drawn: Vec<usize> = (0..runs).collect();
         let median = statistic(&drawn)?;
         // With few runs, all possible resamples are enumerated instead of drawn.
-        let ways = u32::try_from(runs).ok().and_then(|places| (runs as u64).checked_pow(places));
-        let all = ways.filter(|ways| *ways <= RESAMPLES);
+        let resamples =
+            u32::try_from(runs).ok().and_then(|places| (runs as u64).checked_pow(places));
+        let all = resamples.filter(|resamples| *resamples <= RESAMPLES);
         let mut values: Vec<f64> = (0..all.unwrap_or(RESAMPLES))
             .filter_map(|sample| {
                 let mut rest = sample;
@@ -125,13 +126,13 @@ mod tests {
     #[test]
     fn interval_holds_the_median_and_narrows_with_steady_values() {
         let steady = Estimate::of(&[1.0, 1.01, 0.99, 1.0, 1.0]).unwrap();
-        let wild = Estimate::of(&[1.0, 2.0, 0.5, 1.5, 0.7]).unwrap();
-        for estimate in [steady, wild] {
+        let scattered = Estimate::of(&[1.0, 2.0, 0.5, 1.5, 0.7]).unwrap();
+        for estimate in [steady, scattered] {
             assert!(estimate.includes(estimate.median));
             assert_eq!(estimate.runs, 5);
         }
-        assert!(steady.high - steady.low < 0.03 && wild.high - wild.low > 0.5);
-        assert_eq!(Estimate::of(&[1.0, 2.0, 0.5, 1.5, 0.7]).unwrap(), wild);
+        assert!(steady.high - steady.low < 0.03 && scattered.high - scattered.low > 0.5);
+        assert_eq!(Estimate::of(&[1.0, 2.0, 0.5, 1.5, 0.7]).unwrap(), scattered);
     }
 
     #[test]

@@ -71,7 +71,7 @@ impl Plan<'_> {
         }
         self.step(contender, "stop");
         attachment.stop()?;
-        if contender.is_weft() { nothing_left_behind(lab) } else { Ok(()) }
+        if contender.is_weft() { check_devices_removed(lab) } else { Ok(()) }
     }
 
     fn measure(&self, lab: &Lab<'_>, attachment: &mut Attachment, trial: &mut Trial) -> Result<()> {
@@ -215,7 +215,7 @@ fn not_stalled(report: &StreamReport) -> Result<()> {
 }
 
 /// Checks that weft removed the guests' devices when it was stopped.
-fn nothing_left_behind(lab: &Lab<'_>) -> Result<()> {
+fn check_devices_removed(lab: &Lab<'_>) -> Result<()> {
     let waiter = lab.stop();
     for guest in lab.guests() {
         let what = format!("the removal of {GUEST_DEVICE} of {} by weft", guest.name());

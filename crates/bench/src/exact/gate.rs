@@ -190,7 +190,7 @@ impl Baseline {
                     row.contender
                 ))
             })?;
-            excesses.extend(row.beyond(before));
+            excesses.extend(row.excesses_over(before));
         }
         Ok(excesses)
     }
@@ -226,7 +226,7 @@ impl Row {
         }
     }
 
-    fn beyond(&self, before: &Self) -> Vec<Excess> {
+    fn excesses_over(&self, before: &Self) -> Vec<Excess> {
         let (message, stream) = match self.contender.weft_datapath() {
             Some(Datapath::Kernel) => (KERNEL_MESSAGE_TOLERANCE, KERNEL_STREAM_TOLERANCE),
             _ => (USER_MESSAGE_TOLERANCE, USER_STREAM_TOLERANCE),

@@ -84,9 +84,10 @@ impl Attachment {
     /// The last output and the counters of the processes. They show why frames do not arrive.
     pub fn diagnostics(&self, stop: &Stop) -> String {
         let printed = self.processes.iter().map(|p| (p.name().to_owned(), p.output_tail()));
-        let asked = self.diagnostic_commands.iter().map(|diagnostic| diagnostic.ask(stop));
+        let command_outputs =
+            self.diagnostic_commands.iter().map(|diagnostic| diagnostic.ask(stop));
         printed
-            .chain(asked)
+            .chain(command_outputs)
             .filter(|(_, text)| !text.is_empty())
             .map(|(name, text)| format!("{name} says:\n{text}"))
             .collect::<Vec<_>>()
@@ -95,8 +96,8 @@ impl Attachment {
 
     /// Adds the diagnostics of the contender's processes to `error`.
     pub fn explain(&self, error: Error, stop: &Stop) -> Error {
-        let said = self.diagnostics(stop);
-        if said.is_empty() { error } else { Error::Traffic(format!("{error}\n{said}")) }
+        let output = self.diagnostics(stop);
+        if output.is_empty() { error } else { Error::Traffic(format!("{error}\n{output}")) }
     }
 
     /// Ends the processes one after another. Daemons of weft do not depend on each other, so they

@@ -141,15 +141,15 @@ fn cpu_of(host: usize, processors: &[usize]) -> usize {
 
 /// Switches `features` of `link` on or off. A feature that this kernel does not know counts as off.
 pub(super) fn switch(ethtool: &Ethtool, link: &str, features: &[&str], on: bool) -> Result<()> {
-    let wanted: Vec<_> = features.iter().map(|&name| (name, on)).collect();
-    let unchanged = ethtool.set_features(link, &wanted)?;
+    let settings: Vec<_> = features.iter().map(|&name| (name, on)).collect();
+    let unchanged = ethtool.set_features(link, &settings)?;
     let now = ethtool.features(link)?;
     let is_on = |name: &str| now.get(name).is_some_and(|feature| feature.active);
     match unchanged.iter().find(|u| is_on(&u.name) != on) {
         None => Ok(()),
         Some(stuck) => {
-            let wish = if on { "on" } else { "off" };
-            Err(Error::Traffic(format!("{link}: {} cannot be switched {wish}", stuck.name)))
+            let state = if on { "on" } else { "off" };
+            Err(Error::Traffic(format!("{link}: {} cannot be switched {state}", stuck.name)))
         }
     }
 }

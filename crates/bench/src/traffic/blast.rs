@@ -17,7 +17,7 @@ use crate::{Error, Result};
 /// Packets sent with one system call.
 const BATCH: usize = 64;
 /// How long a sender sleeps when it is ahead of its rate.
-const NAP: Duration = Duration::from_micros(200);
+const SLEEP: Duration = Duration::from_micros(200);
 /// How long a sender sleeps when its device is full or missing.
 const PAUSE: Duration = Duration::from_micros(50);
 /// The time between two attempts to replace the socket of a missing device.
@@ -165,7 +165,7 @@ fn send<S: AsFd>(
         let paused = shared.paused.load(Ordering::Relaxed);
         let count = if paused { 0 } else { clock.due(cpu_time).min(BATCH) };
         if count == 0 {
-            std::thread::sleep(NAP);
+            std::thread::sleep(SLEEP);
             continue;
         }
         for (number, packet) in (number..).zip(&mut packets[..count]) {

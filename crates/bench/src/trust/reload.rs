@@ -108,7 +108,8 @@ pub fn run(bed: &mut TestBed<'_>, times: usize) -> Result<TrustReport> {
             longest.as_secs_f64()
         ),
     );
-    for (series, way) in series.into_iter().zip(["to the other host", "from the other host"]) {
+    for (series, direction) in series.into_iter().zip(["to the other host", "from the other host"])
+    {
         let Series { blast, sink } = series;
         let refused = blast.refused();
         let sent = blast.finish();
@@ -117,7 +118,7 @@ pub fn run(bed: &mut TestBed<'_>, times: usize) -> Result<TrustReport> {
         let lost = sent.saturating_sub(received);
         let text =
             format!("{lost} of {sent} packets ({refused} refused by the guest's own device)");
-        report.judge(CriterionResult::of(lost == 0 && sent > 0), format!("lost {way}"), text);
+        report.judge(CriterionResult::of(lost == 0 && sent > 0), format!("lost {direction}"), text);
     }
     judge_rest(&mut report, warm, after);
     Ok(report)

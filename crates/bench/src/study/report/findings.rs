@@ -12,7 +12,7 @@ const STREAM: &str = "tcp_stream-32768B-1i";
 /// VXLAN with weft's kernel datapath, which is compared with kernel VXLAN.
 const PROGRAMS: Contender = Contender::Weft(Datapath::Kernel, TunnelType::Vxlan);
 /// The contenders of the summary, and their names in sentences.
-const TOLD: [(Contender, &str); 6] = [
+const REPORTED: [(Contender, &str); 6] = [
     (Contender::KERNEL_VXLAN, "kernel VXLAN"),
     (Contender::OVS_VXLAN, "Open vSwitch in userspace"),
     (Contender::Ovs(Datapath::Kernel, OvsTunnel::Vxlan), "Open vSwitch's kernel module"),
@@ -56,24 +56,24 @@ fn claims(all: &[Finding]) -> String {
     let open: Vec<_> = open.into_iter().filter(|(claims, ..)| !claims.is_empty()).collect();
     let so_far = [ClaimVerdict::HoldsSoFar, ClaimVerdict::DoesNotHoldSoFar];
     let in_part: usize = so_far.iter().map(|verdict| with(*verdict).len()).sum();
-    let unsettled: usize = open.iter().map(|(claims, ..)| claims.len()).sum();
+    let inconclusive: usize = open.iter().map(|(claims, ..)| claims.len()).sum();
     let why: Vec<_> =
         open.iter().map(|(claims, _, why)| format!("{} because {why}", claims.len())).collect();
     let sentence = format!(
         "This run settles {} of {} claims about tunnels and has evidence for or against {in_part} \
-         more. It leaves {unsettled} open{}{}.",
-        all.len() - in_part - unsettled,
+         more. It leaves {inconclusive} open{}{}.",
+        all.len() - in_part - inconclusive,
         all.len(),
         if why.is_empty() { "" } else { ": " },
         why.join(", ")
     );
-    let told =
+    let conclusive =
         ClaimVerdict::ALL.into_iter().filter(|verdict| unknown.iter().all(|(it, _)| it != verdict));
     let numbers = open.iter().map(|(claims, verdict, _)| {
         let ids: Vec<_> = claims.iter().map(|finding| finding.claim.id).collect();
         format!("{}: {}", verdict.words(), ids.join(", "))
     });
-    item(&sentence, told.flat_map(with).map(line).chain(numbers))
+    item(&sentence, conclusive.flat_map(with).map(line).chain(numbers))
 }
 
 /// A claim with its verdict, and the number of conclusive measurements if some did not converge.
@@ -99,7 +99,7 @@ struct Stream {
 impl Stream {
     /// True when it is slower than the bridge, false when faster, or why this is unknown. A
     /// difference within the noise is unknown, as in the verdicts on claims.
-    fn beside_the_bridge(&self, evidence: &Evidence<'_>) -> Result<bool, String> {
+    fn is_slower_than_bridge(&self, evidence: &Evidence<'_>) -> Result<bool, String> {
         match self.ratio.widened()? {
             (_, high, _) if high < 1.0 => Ok(true),
             (low, ..) if low > 1.0 => Ok(false),
@@ -118,17 +118,17 @@ fn stream(results: &Results) -> String {
     let evidence = Evidence::of(results);
     let pick =
         |who| SampleSelector::new(Study::SoftwareTunnelling, who, STREAM).profile(Profile::Full);
-    let told = TOLD.into_iter().filter_map(|(who, words)| {
+    let streams = REPORTED.into_iter().filter_map(|(who, words)| {
         let ratio = pick(who).over(&pick(BASE), &evidence, |figures| figures.gbps)?;
         Some(Stream { who, words, ratio })
     });
-    let told: Vec<_> = told.collect();
-    if told.is_empty() {
+    let streams: Vec<_> = streams.collect();
+    if streams.is_empty() {
         return item("No stream beside the bridge was measured.", []);
     }
     let (mut slower, mut faster, mut open, mut doubt) = (vec![], vec![], vec![], String::new());
-    for stream in &told {
-        match stream.beside_the_bridge(&evidence) {
+    for stream in &streams {
+        match stream.is_slower_than_bridge(&evidence) {
             Ok(true) => slower.push(stream.words),
             Ok(false) => faster.push(stream.words),
             Err(why) => {
@@ -157,7 +157,7 @@ fn stream(results: &Results) -> String {
     let estimate = |Stream { who, ratio, .. }: &Stream| {
         format!("{who} {}", format::estimate(Some(ratio.estimate)))
     };
-    let figures: Vec<_> = told.iter().map(estimate).collect();
+    let figures: Vec<_> = streams.iter().map(estimate).collect();
     item(&sentence, [format!("of what the bridge carries: {}", figures.join(", "))])
 }
 
@@ -200,8 +200,11 @@ fn message(counted: &Baseline, copied: Option<&Baseline>) -> String {
 /// Compares the cost of VXLAN in weft's kernel datapath with kernel VXLAN and with the bridge.
 fn programs(counted: &Baseline, than: [&str; 2]) -> Option<[String; 2]> {
     let of = |who: Contender| counted.counted().find(|row| row.contender == who).map(cost);
-    let (mine, [vxlan, bridge]) = (of(PROGRAMS)?, than);
-    Some([beside(mine, of(Contender::KERNEL_VXLAN)?, vxlan), beside(mine, of(BASE)?, bridge)])
+    let (weft, [vxlan, bridge]) = (of(PROGRAMS)?, than);
+    Some([
+        relative_cost(weft, of(Contender::KERNEL_VXLAN)?, vxlan),
+        relative_cost(weft, of(BASE)?, bridge),
+    ])
 }
 
 /// Instructions for switching a message over TCP, one way.
@@ -210,11 +213,11 @@ fn cost(row: &Row) -> f64 {
 }
 
 /// A comparison such as `21 % fewer than that (6,618 against 8,376)`.
-fn beside(mine: f64, theirs: f64, than: &str) -> String {
-    let percent = (mine / theirs - 1.0) * 100.0;
+fn relative_cost(weft: f64, other: f64, than: &str) -> String {
+    let percent = (weft / other - 1.0) * 100.0;
     let which = if percent < 0.0 { "fewer" } else { "more" };
-    let (mine, theirs) = (grouped(mine), grouped(theirs));
-    format!("{:.0} % {which}{than} ({mine} against {theirs})", percent.abs())
+    let (weft, other) = (grouped(weft), grouped(other));
+    format!("{:.0} % {which}{than} ({weft} against {other})", percent.abs())
 }
 
 /// A count with commas between groups of three digits.
@@ -236,14 +239,16 @@ fn costs(wire: &str, counted: &Baseline) -> Vec<String> {
         let row = counted.counted().find(|row| row.contender == who)?;
         Some(format!("{who} {}", grouped(cost(row))))
     };
-    let all = [BASE].into_iter().chain(TOLD.map(|(who, _)| who));
-    let told: Vec<_> = all.filter_map(of).collect();
+    let all = [BASE].into_iter().chain(REPORTED.map(|(who, _)| who));
+    let reported: Vec<_> = all.filter_map(of).collect();
     let early = if counted.complete { "" } else { ", incomplete" };
     let failed: Vec<_> = counted.failed().map(|failed| failed.contender.to_string()).collect();
     let mut lines = Vec::new();
-    if !told.is_empty() {
-        lines
-            .push(format!("instructions to switch it one way, {wire}{early}: {}", told.join(", ")));
+    if !reported.is_empty() {
+        lines.push(format!(
+            "instructions to switch it one way, {wire}{early}: {}",
+            reported.join(", ")
+        ));
     }
     if !failed.is_empty() {
         lines.push(format!("could not be counted, {wire}: {}", failed.join(", ")));
@@ -304,27 +309,27 @@ mod tests {
     #[test]
     fn streams_differ_only_where_the_noise_leaves_no_doubt() {
         let mut results = results();
-        let told = stream(&results);
+        let text = stream(&results);
         let slower = "is slower through kernel VXLAN and Open vSwitch in userspace than across a \
                       Linux bridge without a tunnel.**";
-        assert!(told.contains(slower), "{told}");
+        assert!(text.contains(slower), "{text}");
         assert!(
-            told.ends_with(
+            text.ends_with(
                 "carries: kernel vxlan 0.80 [0.80, 0.80], OVS user vxlan 0.10 [0.10, 0.10]"
             ),
-            "{told}"
+            "{text}"
         );
         for sample in results.samples.iter_mut().filter(|sample| sample.again) {
             sample.figures = Some(Figures { gbps: Some(15.0), ..Figures::default() });
         }
-        let told = stream(&results);
+        let text = stream(&results);
         let slower = "is slower through Open vSwitch in userspace than across a Linux bridge \
                       without a tunnel. Of kernel VXLAN this run";
-        assert!(told.contains(slower), "{told}");
-        assert!(told.contains("from itself (1.50 [1.50, 1.50]), lie on both sides.**"), "{told}");
+        assert!(text.contains(slower), "{text}");
+        assert!(text.contains("from itself (1.50 [1.50, 1.50]), lie on both sides.**"), "{text}");
         results.samples.retain(|sample| !sample.again);
-        let told = stream(&results);
-        assert!(told.contains("The reason: without A/A runs"), "{told}");
+        let text = stream(&results);
+        assert!(text.contains("The reason: without A/A runs"), "{text}");
         results.samples.clear();
         assert_eq!(stream(&results), "**No stream beside the bridge was measured.**");
     }
@@ -333,15 +338,15 @@ mod tests {
     fn message_is_compared_with_kernel_and_bridge_when_they_were_counted() {
         let who = [(BASE, 3591.0), (Contender::KERNEL_VXLAN, 8376.0), (PROGRAMS, 6618.0)];
         let (all, copied) = (counts(&who), counts(&who.map(|(who, tcp)| (who, tcp.min(5000.0)))));
-        let told = message(&all, Some(&copied));
+        let text = message(&all, Some(&copied));
         let sentence = "takes 21 % fewer instructions than with kernel VXLAN (6,618 against 8,376), and 84 % more \
                         than across a Linux bridge without a tunnel (6,618 against 3,591). On";
-        assert!(told.contains(sentence), "{told}");
+        assert!(text.contains(sentence), "{text}");
         assert!(
-            told.ends_with(
+            text.ends_with(
                 "copies: Linux bridge 3,591, kernel vxlan 5,000, weft kernel vxlan 5,000"
             ),
-            "{told}"
+            "{text}"
         );
     }
 
@@ -351,14 +356,14 @@ mod tests {
         let failure = "the emulated machine could not measure".to_owned();
         counted.rows.push(ContenderCounts::Failed(Failed { contender: PROGRAMS, failure }));
         counted.complete = false;
-        let told = message(&counted, None);
-        assert!(told.contains("was not counted beside kernel VXLAN.**"), "{told}");
-        assert!(told.contains("share packets, incomplete: Linux bridge 3,591"), "{told}");
+        let text = message(&counted, None);
+        assert!(text.contains("was not counted beside kernel VXLAN.**"), "{text}");
+        assert!(text.contains("share packets, incomplete: Linux bridge 3,591"), "{text}");
         assert!(
-            told.ends_with(
+            text.ends_with(
                 "could not be counted, where both hosts share packets: weft kernel vxlan"
             ),
-            "{told}"
+            "{text}"
         );
     }
 
@@ -369,24 +374,24 @@ mod tests {
         all[2].verdict = ClaimVerdict::NotConverged;
         all[3].verdict = ClaimVerdict::HoldsSoFar;
         all[7].verdict = ClaimVerdict::Holds;
-        let told = claims(&all);
+        let text = claims(&all);
         let sentence = "settles 2 of 17 claims about tunnels and has evidence for or against 1 more. It leaves 14 open: 1 because the \
                         noise or the conditions of the run allow both, 13 because";
-        assert!(told.contains(sentence), "{told}");
+        assert!(text.contains(sentence), "{text}");
         for (at, words) in
             [(7, "holds"), (1, "does not hold"), (3, "holds so far, by 0 of 0 measurements")]
         {
             let Finding { claim, .. } = &all[at];
             assert!(
-                told.contains(&format!("\n  - {words}: {} ({})\n", claim.text, claim.id)),
-                "{told}"
+                text.contains(&format!("\n  - {words}: {} ({})\n", claim.text, claim.id)),
+                "{text}"
             );
         }
         assert!(
-            told.contains("\n  - not converged here: C3\n  - not testable here: C1, C5, "),
-            "{told}"
+            text.contains("\n  - not converged here: C3\n  - not testable here: C1, C5, "),
+            "{text}"
         );
-        assert_eq!(told.matches("C8").count(), 1);
+        assert_eq!(text.matches("C8").count(), 1);
     }
 
     /// The published run of all studies.

@@ -111,7 +111,7 @@ impl StudyOptions {
     pub(super) fn cells(&self, study: Study) -> Result<Vec<Cell>> {
         let mut cells = self.all_cells(study)?;
         for cell in &mut cells {
-            cell.contenders.retain(|contender| self.wants(*contender));
+            cell.contenders.retain(|contender| self.includes(*contender));
         }
         Ok(cells)
     }
@@ -140,14 +140,14 @@ impl StudyOptions {
         Ok(cells)
     }
 
-    fn wants(&self, contender: Contender) -> bool {
-        let wanted = self.contenders.as_ref().is_none_or(|wanted| wanted.contains(&contender));
-        wanted || contender == BASE
+    fn includes(&self, contender: Contender) -> bool {
+        let is_selected = self.contenders.as_ref().is_none_or(|all| all.contains(&contender));
+        is_selected || contender == BASE
     }
 }
 
 /// Removes unavailable contenders from `plan`.
-pub(super) fn leave_out(
+pub(super) fn remove_unavailable(
     plan: &mut [(Study, Vec<Cell>)],
     options: &StudyOptions,
 ) -> Vec<UnavailableContender> {

@@ -27,7 +27,9 @@ impl RunPlan {
         let (mut measurements, mut estimate) = (0, Duration::ZERO);
         for cell in plan.iter().flat_map(|(_, cells)| cells) {
             let once = cell.contenders.iter().map(|contender| (*contender, false));
-            for (contender, again) in once.chain(cell.twice().map(|contender| (contender, true))) {
+            for (contender, again) in
+                once.chain(cell.repeated_contender().map(|contender| (contender, true)))
+            {
                 if !contenders.contains(&contender) {
                     contenders.push(contender);
                 }

@@ -39,7 +39,7 @@ fn agree(results: &Results, study: Study) -> bool {
 fn visits(study: Study, cells: &[Cell], block: usize) -> Vec<BlockVisit<'_>> {
     let mut visits = Vec::new();
     for cell in cells {
-        let again = cell.twice().map(|contender| (contender, true));
+        let again = cell.repeated_contender().map(|contender| (contender, true));
         let once = cell.contenders.iter().map(|&contender| (contender, false));
         visits.extend(once.chain(again).map(|(contender, again)| BlockVisit {
             study,
@@ -299,10 +299,10 @@ mod tests {
         };
         // Two runs were planned, and the rule needs three.
         assert_eq!((blocks(0, |_| 100.0), blocks(9, |_| 100.0)), (2, 3));
-        let wild = |block| 100.0 * (1 + block % 2) as f64;
-        assert_eq!((blocks(0, wild), blocks(4, wild)), (2, 6));
-        let calm_from_the_third_on = |block: usize| if block < 2 { 50.0 } else { 100.0 };
-        assert_eq!(blocks(9, calm_from_the_third_on), 5);
+        let alternating = |block| 100.0 * (1 + block % 2) as f64;
+        assert_eq!((blocks(0, alternating), blocks(4, alternating)), (2, 6));
+        let steady_from_third_block = |block: usize| if block < 2 { 50.0 } else { 100.0 };
+        assert_eq!(blocks(9, steady_from_third_block), 5);
         assert!(
             StudyOptions { quick: true, ..StudyOptions::new("weft".into(), vec![]) }.repeats() == 0
         );

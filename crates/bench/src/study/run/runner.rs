@@ -5,7 +5,7 @@
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
-use super::options::{StudyOptions, leave_out};
+use super::options::{StudyOptions, remove_unavailable};
 use super::plan::RunPlan;
 use super::record::{BlockVisit, RUNS_THAT_AGREE, ResultsRecorder, SavePoint};
 use crate::environment::Environment;
@@ -38,7 +38,7 @@ pub fn run(
     for &study in &options.studies {
         plan.push((study, options.cells(study)?));
     }
-    let left_out = leave_out(&mut plan, options);
+    let left_out = remove_unavailable(&mut plan, options);
     let outline = RunPlan::of(&plan, options.blocks(), options.timing());
     if !options.quiet {
         eprintln!("{outline}");

@@ -31,12 +31,12 @@ pub struct Cell {
 impl Cell {
     /// The contender that each block measures twice for the A/A check: the base, else the first. If
     /// each scenario needs a separate lab, only the first scenario is measured twice.
-    pub(crate) fn twice(&self) -> Option<Contender> {
+    pub(crate) fn repeated_contender(&self) -> Option<Contender> {
         self.contenders.iter().find(|c| **c == BASE).or(self.contenders.first()).copied()
     }
 
     /// The scenarios of a visit. `again` is true for the second visit of the contender
-    /// [`Cell::twice`].
+    /// [`Cell::repeated_contender`].
     pub(crate) fn scenarios(&self, again: bool) -> &[Scenario] {
         match &self.scenarios[..] {
             [first, ..] if again && first.joins_guests() => std::slice::from_ref(first),

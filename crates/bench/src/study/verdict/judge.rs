@@ -274,15 +274,15 @@ mod tests {
         let pair: [Contender; 2] =
             ["weft-user-vxlan".parse().unwrap(), "weft-user-geneve".parse().unwrap()];
         // The bridge differs from itself (A/A), by inverse factors in the two scenarios of a block.
-        let of = |better: f64, shaken: f64, scenario| {
+        let of = |better: f64, scale: f64, scenario| {
             let rate = move |contender, _| {
                 let rate = if contender == pair[1] { 100.0 * better } else { 100.0 };
                 Figures { transactions_per_second: Some(rate), ..Figures::default() }
             };
             let mut results = results(Study::GeneveVsVxlan, 5, &pair, scenario, rate);
             for sample in results.samples.iter_mut().filter(|sample| sample.again) {
-                let shaken = if sample.block % 2 == 0 { shaken } else { 1.0 / shaken };
-                sample.figures.as_mut().unwrap().transactions_per_second = Some(100.0 * shaken);
+                let scale = if sample.block % 2 == 0 { scale } else { 1.0 / scale };
+                sample.figures.as_mut().unwrap().transactions_per_second = Some(100.0 * scale);
             }
             results
         };
@@ -354,7 +354,7 @@ mod tests {
 
     #[test]
     fn small_packets_are_not_answered_when_the_noise_is_as_large_as_the_answer() {
-        let of = |shaken: f64| {
+        let of = |scale: f64| {
             let mut results = results(
                 Study::SmallPackets,
                 5,
@@ -363,7 +363,7 @@ mod tests {
                 |_, _| Figures { packets_per_second: Some(1000.0), ..Figures::default() },
             );
             for sample in results.samples.iter_mut().filter(|sample| sample.again) {
-                sample.figures.as_mut().unwrap().packets_per_second = Some(1000.0 * shaken);
+                sample.figures.as_mut().unwrap().packets_per_second = Some(1000.0 * scale);
             }
             verdict("C4", &results)
         };

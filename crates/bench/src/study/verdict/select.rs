@@ -256,7 +256,7 @@ mod tests {
     }
 
     /// `results` with the second runs of the base at `profile` multiplied by `times`.
-    fn shaken(mut results: Results, profile: Profile, times: f64) -> Results {
+    fn with_scaled_repeats(mut results: Results, profile: Profile, times: f64) -> Results {
         let again = |s: &&mut Sample| s.again && s.shape.profile == profile;
         for sample in results.samples.iter_mut().filter(again) {
             let gbps = &mut sample.figures.as_mut().unwrap().gbps;
@@ -269,7 +269,8 @@ mod tests {
     fn interval_is_widened_both_ways_by_what_either_base_differs_from_itself() {
         for profile in [Profile::Full, Profile::None] {
             for times in [2.0, 0.5] {
-                let (low, high, _) = across(&shaken(results(2), profile, times)).widened().unwrap();
+                let (low, high, _) =
+                    across(&with_scaled_repeats(results(2), profile, times)).widened().unwrap();
                 let near = |value: f64, goal: f64| (value / goal - 1.0).abs() < 0.02;
                 assert!(near(low, 0.2) && near(high, 0.8), "{profile}, {times}: {low} to {high}");
             }

@@ -219,11 +219,11 @@ struct Blocks<'a> {
 }
 
 impl Blocks<'_> {
-    /// The figure `of` the `wanted` samples, paired with that of the base's first run in the same
+    /// The figure `of` the selected samples, paired with that of the base's first run in the same
     /// block.
     fn pairs(
         &self,
-        wanted: impl Fn(&Sample) -> bool,
+        is_selected: impl Fn(&Sample) -> bool,
         of: impl Fn(Metric, &Figures) -> Option<f64>,
     ) -> Vec<f64> {
         let value = |sample: &Sample| of(self.metric, sample.figures.as_ref()?);
@@ -231,8 +231,8 @@ impl Blocks<'_> {
             let is = |s: &&&Sample| s.contender == BASE && !s.again && s.block == block;
             self.samples.iter().find(is).and_then(|s| value(s))
         };
-        let wanted = self.samples.iter().filter(|sample| wanted(sample));
-        wanted.filter_map(|sample| ratio(value(sample)?, base(sample.block)?)).collect()
+        let selected = self.samples.iter().filter(|sample| is_selected(sample));
+        selected.filter_map(|sample| ratio(value(sample)?, base(sample.block)?)).collect()
     }
 
     /// The figure `of` each second run, divided by that of the first run of the same contender and

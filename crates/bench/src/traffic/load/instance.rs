@@ -80,10 +80,10 @@ impl InstanceState {
         self.received_bytes.fetch_add(bytes as u64, Ordering::Relaxed);
     }
 
-    fn completed(&self, asked: Instant, times: &mut Histogram) {
+    fn completed(&self, sent_at: Instant, times: &mut Histogram) {
         self.transactions.fetch_add(1, Ordering::Relaxed);
         if self.measuring.load(Ordering::Relaxed) {
-            times.add(u64::try_from(asked.elapsed().as_nanos()).unwrap_or(u64::MAX));
+            times.add(u64::try_from(sent_at.elapsed().as_nanos()).unwrap_or(u64::MAX));
         }
     }
 }
@@ -115,9 +115,9 @@ impl Pacer {
         self.sent = self.sent.max(due - CATCH_UP.as_secs_f64() * rate - bytes as f64);
         let early = (self.sent + bytes as f64 - due) / rate;
         if early > 0.0 {
-            let nap = Duration::from_secs_f64(early.min(WAIT.as_secs_f64()));
-            std::thread::sleep(nap);
-            if nap >= WAIT {
+            let sleep = Duration::from_secs_f64(early.min(WAIT.as_secs_f64()));
+            std::thread::sleep(sleep);
+            if sleep >= WAIT {
                 return false;
             }
         }
@@ -229,10 +229,10 @@ pub(super) fn ask(
     stream.set_write_timeout(Some(ANSWER_LIMIT))?;
     shared.wait_for_go();
     while !shared.is_done() {
-        let asked = Instant::now();
+        let sent_at = Instant::now();
         stream.write_all(&message)?;
         stream.read_exact(&mut message)?;
-        shared.completed(asked, times);
+        shared.completed(sent_at, times);
     }
     Ok(())
 }
@@ -280,7 +280,7 @@ pub(super) fn ask_connecting(
     let mut message = vec![0x5a; size];
     shared.wait_for_go();
     while !shared.is_done() {
-        let asked = Instant::now();
+        let sent_at = Instant::now();
         let mut stream = placement.connect(server)?;
         stream.set_nodelay(true)?;
         stream.set_read_timeout(Some(ANSWER_LIMIT))?;
@@ -290,7 +290,7 @@ pub(super) fn ask_connecting(
             return Err(ErrorKind::InvalidData.into());
         }
         drop(stream);
-        shared.completed(asked, times);
+        shared.completed(sent_at, times);
     }
     Ok(())
 }
@@ -335,14 +335,14 @@ pub(super) fn ask_datagrams(
         if let Some(place) = request.first_chunk_mut() {
             *place = number.to_be_bytes();
         }
-        let asked = Instant::now();
+        let sent_at = Instant::now();
         socket.send(&request)?;
         loop {
             match socket.recv(&mut response) {
                 // A late response, whose request already counts as lost.
                 Ok(_) if response.first_chunk::<8>() != request.first_chunk::<8>() => {}
                 Ok(_) => {
-                    shared.completed(asked, times);
+                    shared.completed(sent_at, times);
                     break;
                 }
                 Err(e) if is_timeout(&e) => {

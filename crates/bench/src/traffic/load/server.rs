@@ -137,7 +137,7 @@ fn serve(stream: &TcpStream, shared: &Arc<InstanceState>) -> Result<()> {
         }
     };
     match request {
-        Request::Counters => tell_counters(stream, shared),
+        Request::Counters => send_counters(stream, shared),
         Request::Traffic { pattern, size_bytes, rate_bps } => {
             let rate_bps = (rate_bps > 0.0).then_some(rate_bps);
             let served = traffic(stream, pattern, size_bytes, rate_bps, shared);
@@ -169,17 +169,17 @@ fn traffic(
         Pattern::TcpBidirectional => {
             let writer = stream.try_clone()?;
             let writing = Arc::clone(shared);
-            let (tell, told) = std::sync::mpsc::channel();
+            let (start, started) = std::sync::mpsc::channel();
             let write = std::thread::Builder::new().stack_size(STACK_BYTES).spawn(move || {
-                let go = || told.recv().map_err(std::io::Error::other);
+                let go = || started.recv().map_err(std::io::Error::other);
                 // Errors are ignored: if the peer closes the connection, the reading thread reports
                 // it.
                 let _ = instance::write_stream(&writer, size, rate_bps, &writing, go);
             })?;
-            let go = || go().and_then(|()| tell.send(()).map_err(std::io::Error::other));
+            let go = || go().and_then(|()| start.send(()).map_err(std::io::Error::other));
             let read = ok(0).and_then(|()| instance::read_stream(stream, shared, go));
             // A writer that has not started ends when the channel closes.
-            drop(tell);
+            drop(start);
             let _ = stream.shutdown(std::net::Shutdown::Both);
             let _ = write.join();
             read
@@ -214,15 +214,15 @@ fn traffic(
 /// Waits for the line `go`, which the client sends when all of its connections are established.
 fn wait_for_go(stream: &TcpStream, shared: &InstanceState) -> std::io::Result<()> {
     stream.set_read_timeout(Some(WAIT))?;
-    let mut said = [0; protocol::GO.len()];
-    let said_it =
-        instance::read_message(stream, &mut said, shared)? && said == *protocol::GO.as_bytes();
-    said_it.then_some(()).ok_or_else(|| std::io::ErrorKind::InvalidData.into())
+    let mut line = [0; protocol::GO.len()];
+    let is_go =
+        instance::read_message(stream, &mut line, shared)? && line == *protocol::GO.as_bytes();
+    is_go.then_some(()).ok_or_else(|| std::io::ErrorKind::InvalidData.into())
 }
 
 /// Responds to each line with the received bytes and datagrams, and with busy and total processor
 /// seconds.
-fn tell_counters(stream: &TcpStream, shared: &InstanceState) -> Result<()> {
+fn send_counters(stream: &TcpStream, shared: &InstanceState) -> Result<()> {
     protocol::send(stream, "ok 0\n")?;
     while !shared.is_done() && is_there(stream) {
         if !has_more(stream) {
