@@ -191,7 +191,7 @@ impl Tracer {
         let answers = serde_json::Deserializer::from_reader(BufReader::new(&self.stream));
         let answer = answers.into_iter::<Value>().next()?.expect("an answer is JSON");
         match answer.get("result").and_then(Value::as_str) {
-            Some(said) => Some(said.to_owned()),
+            Some(output) => Some(output.to_owned()),
             None => panic!("ovn-trace of {microflow}: {answer}"),
         }
     }

@@ -1,6 +1,6 @@
 //! Generates random conditions and action lists.
 
-use super::{PORTS, UNTOLD, UPLINK, endpoints};
+use super::{PORTS, UNREPORTED_FIELDS, UPLINK, endpoints};
 use crate::frames;
 use crate::random::Random;
 use flow::{
@@ -30,7 +30,7 @@ pub(super) fn condition(random: &mut Random, key: &FlowKey) -> Match {
     let mut mask = FlowMask::default();
     for _ in 0..1 + random.below(5) {
         let field = random.pick(Field::ALL);
-        if field.is_register() || UNTOLD.contains(&field) {
+        if field.is_register() || UNREPORTED_FIELDS.contains(&field) {
             continue;
         }
         let all = field.all_ones();

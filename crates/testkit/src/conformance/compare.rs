@@ -3,8 +3,8 @@
 
 use super::lab::port_stats;
 use super::order::flow_of;
-use super::reference::{Expected, Frame, Outcome, Sighting, Up};
-use super::{PORTS, UNTOLD, UPLINK};
+use super::reference::{Expected, ExpectedUpcall, Frame, ObservedFrame, Outcome};
+use super::{PORTS, UNREPORTED_FIELDS, UPLINK};
 use datapath::stats::{Drops, Snapshot, drops};
 use datapath::upcall::{Upcall, UpcallReason};
 use flow::{DropCounters, FlowKey, PortNo};
@@ -52,10 +52,10 @@ pub(super) fn counts(expected: &[Expected]) -> BTreeMap<PortNo, usize> {
 /// Checks that the frames sent are the expected ones, in order within each flow and path.
 pub(super) fn frames(
     expected: &[Expected],
-    seen: BTreeMap<PortNo, Vec<Sighting>>,
+    seen: BTreeMap<PortNo, Vec<ObservedFrame>>,
 ) -> Result<(), String> {
     let (mut source_ports, mut sequences) = (HashMap::new(), HashMap::new());
-    for (port, sightings) in seen {
+    for (port, observed_frames) in seen {
         let mut open: HashMap<&Frame, VecDeque<usize>> = HashMap::new();
         for (at, expected) in expected.iter().enumerate().filter(|(_, e)| e.at == port) {
             open.entry(&expected.frame).or_default().push_back(at);
@@ -67,8 +67,8 @@ pub(super) fn frames(
         let unclear: Vec<&Frame> =
             open.iter().filter(|(_, places)| ambiguous(places)).map(|(&frame, _)| frame).collect();
         let mut last = HashMap::new();
-        for sighting in &sightings {
-            let frame = &sighting.frame;
+        for observed in &observed_frames {
+            let frame = &observed.frame;
             let Some(at) = open.get_mut(frame).and_then(VecDeque::pop_front) else {
                 return Err(unexpected(port, frame, &open));
             };
@@ -84,12 +84,12 @@ pub(super) fn frames(
                     "port {port}: frame {at} came after frame {last}:\n {late}\nafter\n {early}"
                 ));
             }
-            if let Some(number) = sighting.sequence
+            if let Some(number) = observed.sequence
                 && sequences.insert((flow, path), number).is_some_and(|last| last >= number)
             {
                 return Err(format!("the number {number} out of order: {}", show(frame)));
             }
-            let Some(((sender, source_port), entropy)) = sighting.source_port.zip(entropy) else {
+            let Some(((sender, source_port), entropy)) = observed.source_port.zip(entropy) else {
                 continue;
             };
             let had = *source_ports.entry((sender, flow, entropy)).or_insert(source_port);
@@ -108,11 +108,11 @@ pub(super) fn frames(
 /// The error message for an unexpected frame. It contains the most similar expected frame.
 fn unexpected(port: PortNo, frame: &Frame, open: &HashMap<&Frame, VecDeque<usize>>) -> String {
     let left = open.iter().filter(|(_, places)| !places.is_empty()).map(|(frame, _)| frame);
-    let likeness = |other: &&&Frame| {
+    let similarity = |other: &&&Frame| {
         let same = frame.bytes.iter().zip(&other.bytes).filter(|(a, b)| a == b).count();
         (frame.bytes.len() == other.bytes.len(), same)
     };
-    let nearest = left.max_by_key(likeness).map(|frame| show(frame));
+    let nearest = left.max_by_key(similarity).map(|frame| show(frame));
     let nearest = nearest.unwrap_or_else(|| "nothing".to_owned());
     let left = open.values().map(VecDeque::len).sum::<usize>();
     format!("port {port}: unexpected\n {}\ninstead of ({left} left)\n {nearest}", show(frame))
@@ -128,15 +128,21 @@ pub(super) fn upcalls(outcome: &Outcome, upcalls: &[Upcall]) -> Result<(), Strin
     for (reason, expected) in
         [(UpcallReason::Miss, &outcome.misses), (UpcallReason::Controller, &outcome.copies)]
     {
-        let ports: BTreeSet<PortNo> =
-            expected.iter().map(|up| up.port).chain(upcalls.iter().map(|up| up.port)).collect();
+        let ports: BTreeSet<PortNo> = expected
+            .iter()
+            .map(|upcall| upcall.port)
+            .chain(upcalls.iter().map(|upcall| upcall.port))
+            .collect();
         for port in ports {
-            let mut expected: Vec<&Up> = expected.iter().filter(|up| up.port == port).collect();
-            let mut seen: Vec<&Upcall> =
-                upcalls.iter().filter(|up| up.reason == reason && up.port == port).collect();
+            let mut expected: Vec<&ExpectedUpcall> =
+                expected.iter().filter(|upcall| upcall.port == port).collect();
+            let mut seen: Vec<&Upcall> = upcalls
+                .iter()
+                .filter(|upcall| upcall.reason == reason && upcall.port == port)
+                .collect();
             // Upcalls are compared in order within each flow.
-            expected.sort_by_cached_key(|up| flow_of(port, &up.key, &up.packet));
-            seen.sort_by_cached_key(|up| flow_of(port, &up.key, &up.packet));
+            expected.sort_by_cached_key(|upcall| flow_of(port, &upcall.key, &upcall.packet));
+            seen.sort_by_cached_key(|upcall| flow_of(port, &upcall.key, &upcall.packet));
             if expected.len() != seen.len() {
                 let (expected, seen) = (expected.len(), seen.len());
                 return Err(format!("port {port}: {seen} upcalls ({reason:?}), not {expected}"));
@@ -160,8 +166,8 @@ pub(super) fn upcalls(outcome: &Outcome, upcalls: &[Upcall]) -> Result<(), Strin
 /// The key and the frame of an upcall, in a form in which equal packets compare equal.
 pub(super) fn raised(key: &FlowKey, packet: &PacketBuf) -> (FlowKey, Frame) {
     let mut key = key.clone();
-    UNTOLD.into_iter().for_each(|field| key.set(field, 0));
-    (key, Sighting::whole(packet).frame)
+    UNREPORTED_FIELDS.into_iter().for_each(|field| key.set(field, 0));
+    (key, ObservedFrame::whole(packet).frame)
 }
 
 /// Checks that the drop counters grew as expected since `before`.

@@ -3,7 +3,7 @@
 use super::actions::{self, Kinds};
 use super::compare::{self, Seen};
 use super::lab::{Lab, Limits, eventually, port_stats};
-use super::reference::{Outcome, Reference, Up};
+use super::reference::{ExpectedUpcall, Outcome, Reference};
 use super::watching::Watchers;
 use super::{PORTS, Provider, UPLINK, links, tunnels};
 use crate::frames::{self, FrameKinds};
@@ -49,10 +49,15 @@ impl Bench {
         Self { lab, reference, endpoints, others, watchers: None }
     }
 
-    /// Adds a random megaflow that matches `up` to the reference, and returns it. The caller
+    /// Adds a random megaflow that matches `upcall` to the reference, and returns it. The caller
     /// installs it in the provider. `None` if it would overlap an existing one.
-    pub fn add_megaflow(&mut self, random: &mut Random, up: &Up, kinds: Kinds) -> Option<Megaflow> {
-        let condition = actions::condition(random, &up.key);
+    pub fn add_megaflow(
+        &mut self,
+        random: &mut Random,
+        upcall: &ExpectedUpcall,
+        kinds: Kinds,
+    ) -> Option<Megaflow> {
+        let condition = actions::condition(random, &upcall.key);
         if self.reference.overlaps(&condition) {
             return None;
         }
@@ -79,7 +84,7 @@ impl Bench {
         for (port, packet) in sent {
             *received.entry(*port).or_default() += 1;
             self.reference.receive(*port, None, packet, &mut outcome);
-            outcome.taken.push((*port, packet.clone()));
+            outcome.received.push((*port, packet.clone()));
         }
         seen.frames += sent.len() as u64;
         let before = self.lab.snapshot();
@@ -88,7 +93,7 @@ impl Bench {
         }
         self.lab.wait_received(&before, &received);
         let upcalls = self.compare(&outcome, &before, seen)?;
-        Ok(upcalls.into_iter().filter(|up| up.reason == UpcallReason::Miss).collect())
+        Ok(upcalls.into_iter().filter(|upcall| upcall.reason == UpcallReason::Miss).collect())
     }
 
     /// Compares all results since `before`.
@@ -194,15 +199,18 @@ impl Bench {
         let mut answers = Vec::new();
         let before = self.lab.snapshot();
         for upcall in upcalls {
-            let up =
-                Up { port: upcall.port, key: upcall.key.clone(), packet: upcall.packet.clone() };
-            let megaflow = self.add_megaflow(random, &up, kinds);
+            let expected = ExpectedUpcall {
+                port: upcall.port,
+                key: upcall.key.clone(),
+                packet: upcall.packet.clone(),
+            };
+            let megaflow = self.add_megaflow(random, &expected, kinds);
             let actions: Arc<[Action]> = match &megaflow {
                 Some(megaflow) => Arc::clone(&megaflow.actions),
                 None => actions::list(random, kinds),
             };
             let decided_by = megaflow.as_ref().map(|megaflow| megaflow.id);
-            self.reference.execute(&up, &actions, decided_by, &mut outcome);
+            self.reference.execute(&expected, &actions, decided_by, &mut outcome);
             answers.push(Answer { upcall, actions, megaflow: megaflow.map(Box::new), decided_by });
         }
         self.lab.datapath.answer(answers).expect("the provider runs");
@@ -225,8 +233,8 @@ impl Bench {
         for (port, packet) in packets {
             let Ok(key) = extract(packet, *port, None) else { continue };
             let actions = actions::list(random, Kinds::EachSegment);
-            let up = Up { port: *port, key, packet: packet.clone() };
-            self.reference.execute(&up, &actions, None, &mut outcome);
+            let upcall = ExpectedUpcall { port: *port, key, packet: packet.clone() };
+            self.reference.execute(&upcall, &actions, None, &mut outcome);
             let done = self.lab.datapath.execute(*port, packet.clone(), actions);
             done.expect("the provider runs");
         }
@@ -240,10 +248,10 @@ pub(super) fn check(bench: &mut Bench, random: &mut Random, seen: &mut Seen) -> 
     let sent: Vec<(PortNo, PacketBuf)> = (0..FRAMES).map(|_| frame(random)).collect();
     let mut megaflows = Vec::new();
     for (port, packet) in &sent {
-        if let Some(up) = links::up(*port, packet)
+        if let Some(upcall) = links::expected_upcall(*port, packet)
             && !random.once_in(3)
         {
-            megaflows.extend(bench.add_megaflow(random, &up, Kinds::All));
+            megaflows.extend(bench.add_megaflow(random, &upcall, Kinds::All));
         }
     }
     bench.put(megaflows);
@@ -261,6 +269,6 @@ pub(super) fn check(bench: &mut Bench, random: &mut Random, seen: &mut Seen) -> 
 fn frame(random: &mut Random) -> (PortNo, PacketBuf) {
     let kinds = FrameKinds { supers: true, snap: true, malformed: true, max_payload: 9000 };
     let mut packet = frames::frame(random, kinds);
-    let is_tagged = random.once_in(6) && links::put_on(random, &mut packet);
+    let is_tagged = random.once_in(6) && links::add_tags(random, &mut packet);
     (if is_tagged { UPLINK } else { random.pick(&PORTS) }, packet)
 }

@@ -1,7 +1,7 @@
 //! Connects a provider to the suite by veth pairs: one end is a port of the provider, the other one
 //! belongs to the suite.
 
-use super::reference::{Sighting, is_of_host};
+use super::reference::{ObservedFrame, is_of_host};
 use super::{Ability, BASE, PORTS, Provider, UPLINK, links, tunnel_port};
 use crate::host::{TestHost, wait_until};
 use datapath::config::{
@@ -123,25 +123,27 @@ impl Lab {
     pub fn collect(
         &mut self,
         expected: &BTreeMap<PortNo, usize>,
-    ) -> BTreeMap<PortNo, Vec<Sighting>> {
+    ) -> BTreeMap<PortNo, Vec<ObservedFrame>> {
         let bare = self.bare;
-        self.collect_by(expected, |packet, port| Sighting::of_wire(packet, port == UPLINK, bare))
+        self.collect_by(expected, |packet, port| {
+            ObservedFrame::of_wire(packet, port == UPLINK, bare)
+        })
     }
 
     /// Like [`Lab::collect`], but segments the frames before they are compared.
     pub fn collect_cut(
         &mut self,
         expected: &BTreeMap<PortNo, usize>,
-    ) -> BTreeMap<PortNo, Vec<Sighting>> {
-        self.collect_by(expected, |packet, _| Sighting::cut(packet))
+    ) -> BTreeMap<PortNo, Vec<ObservedFrame>> {
+        self.collect_by(expected, |packet, _| ObservedFrame::cut(packet))
     }
 
     fn collect_by(
         &mut self,
         expected: &BTreeMap<PortNo, usize>,
-        see: impl Fn(&PacketBuf, PortNo) -> Vec<Sighting>,
-    ) -> BTreeMap<PortNo, Vec<Sighting>> {
-        let mut seen: BTreeMap<PortNo, Vec<Sighting>> = BTreeMap::new();
+        see: impl Fn(&PacketBuf, PortNo) -> Vec<ObservedFrame>,
+    ) -> BTreeMap<PortNo, Vec<ObservedFrame>> {
+        let mut seen: BTreeMap<PortNo, Vec<ObservedFrame>> = BTreeMap::new();
         let deadline = Instant::now() + LATENESS;
         for (&port, end) in &self.ends {
             let list = seen.entry(port).or_default();

@@ -1,6 +1,6 @@
 //! Frames with VLAN tags on the uplink. The datapath removes these tags before further processing.
 
-use super::reference::Up;
+use super::reference::ExpectedUpcall;
 use super::{UPLINK, tunnel_port};
 use crate::random::Random;
 use datapath::config::LinkConfig;
@@ -29,7 +29,7 @@ pub(super) fn links() -> Vec<LinkConfig> {
 
 /// Adds the tags of a link to most frames for the uplink. Returns false for a frame that stays
 /// untagged, because the uplink does not accept it.
-pub(super) fn put_on(random: &mut Random, packet: &mut PacketBuf) -> bool {
+pub(super) fn add_tags(random: &mut Random, packet: &mut PacketBuf) -> bool {
     let Ok(own) = Tags::parse(packet.head()) else { return false };
     if own.outer().is_some() && random.once_in(4) {
         return true;
@@ -39,11 +39,11 @@ pub(super) fn put_on(random: &mut Random, packet: &mut PacketBuf) -> bool {
         // A frame with TPID 0x9100 cannot be sent, because Linux does not support it.
         return own.outer().is_some();
     }
-    let mut put_on = |tag: Tag| {
+    let mut add_tag = |tag: Tag| {
         let tag = Tag { pcp: random.below(8) as u8, ..tag };
         push_vlan(packet, tag).is_ok()
     };
-    inner.is_none_or(&mut put_on) && put_on(outer)
+    inner.is_none_or(&mut add_tag) && add_tag(outer)
 }
 
 /// The packet as the datapath sees it when the frame is received on the port.
@@ -61,8 +61,8 @@ pub(super) fn arrived(
 }
 
 /// The packet of an upcall for this frame; `None` when the frame is dropped before the lookup.
-pub(super) fn up(port: PortNo, packet: &PacketBuf) -> Option<Up> {
+pub(super) fn expected_upcall(port: PortNo, packet: &PacketBuf) -> Option<ExpectedUpcall> {
     let (port, info, packet) = arrived(port, packet).ok()?;
     let key = extract(&packet, port, info.as_ref()).ok()?;
-    Some(Up { port, key, packet })
+    Some(ExpectedUpcall { port, key, packet })
 }

@@ -1,8 +1,8 @@
 //! Compares the megaflows of a switch with separate translations of the packets that they match.
 
-use super::UNTOLD;
+use super::UNREPORTED_FIELDS;
 use super::compare;
-use super::reference::{Frame, Up};
+use super::reference::{ExpectedUpcall, Frame};
 use datapath::megaflow::{Megaflow, MegaflowId};
 use datapath::upcall::Upcall;
 use flow::{Action, FlowKey, FlowMask, PortNo};
@@ -11,24 +11,24 @@ use std::collections::HashSet;
 
 /// A packet and the result of translating it separately.
 pub(super) struct Translated {
-    pub up: Up,
+    pub upcall: ExpectedUpcall,
     pub actions: Vec<Action>,
     mask: FlowMask,
 }
 
 impl Translated {
-    pub fn new(program: &Program, up: Up) -> Self {
-        let translation = translate(program, &up.key, &(), &mut ());
-        Self { up, actions: translation.actions, mask: translation.mask.of_packet() }
+    pub fn new(program: &Program, upcall: ExpectedUpcall) -> Self {
+        let translation = translate(program, &upcall.key, &(), &mut ());
+        Self { upcall, actions: translation.actions, mask: translation.mask.of_packet() }
     }
 
     /// True when one of the megaflows matches the packet.
     fn is_served(&self, megaflows: &[Megaflow]) -> bool {
-        megaflows.iter().any(|megaflow| serves(megaflow, &self.up.key))
+        megaflows.iter().any(|megaflow| serves(megaflow, &self.upcall.key))
     }
 
     fn raised(&self) -> (FlowKey, Frame) {
-        compare::raised(&self.up.key, &self.up.packet)
+        compare::raised(&self.upcall.key, &self.upcall.packet)
     }
 }
 
@@ -36,18 +36,18 @@ impl Translated {
 /// in the provider are ignored.
 fn serves(megaflow: &Megaflow, key: &FlowKey) -> bool {
     let mut mask = megaflow.condition.mask().clone();
-    UNTOLD.into_iter().for_each(|field| mask.set(field, 0));
+    UNREPORTED_FIELDS.into_iter().for_each(|field| mask.set(field, 0));
     mask.agree(megaflow.condition.key(), key)
 }
 
 /// Checks that each megaflow is correct for every packet that it matches: translating the packet
 /// separately gives the same actions, and depends only on bits of the mask.
-pub(super) fn are_right(
+pub(super) fn are_correct(
     megaflows: &[Megaflow],
     packets: &[Translated],
     program: &Program,
 ) -> Result<(), String> {
-    for Translated { up: Up { key, .. }, actions, mask } in packets {
+    for Translated { upcall: ExpectedUpcall { key, .. }, actions, mask } in packets {
         for megaflow in megaflows.iter().filter(|megaflow| serves(megaflow, key)) {
             if *megaflow.actions != **actions {
                 return Err(format!("{megaflow:?}\nserves {key}\nwhich is for {actions:?}"));
@@ -60,8 +60,8 @@ pub(super) fn are_right(
             // is correct for both.
             let translation = retranslate(program, key, have.clone(), &(), &mut ());
             let need = translation.mask.of_packet();
-            if !have.covers(&need) && !is_the_same_without(&need, (megaflow, key), program) {
-                return Err(lacks(megaflow, &need, key));
+            if !have.covers(&need) && !has_same_actions_without(&need, (megaflow, key), program) {
+                return Err(missing_bits_error(megaflow, &need, key));
             }
         }
     }
@@ -71,7 +71,7 @@ pub(super) fn are_right(
 /// True if the program gives all tested packets of a megaflow the same actions, although a
 /// translation of `key` reads bits outside of the megaflow's mask. This can be the case when a
 /// megaflow was kept across a change of the program.
-fn is_the_same_without(need: &FlowMask, of: (&Megaflow, &FlowKey), program: &Program) -> bool {
+fn has_same_actions_without(need: &FlowMask, of: (&Megaflow, &FlowKey), program: &Program) -> bool {
     let (megaflow, key) = of;
     (0..SIBLINGS).all(|number| {
         let mut sibling = key.clone();
@@ -98,18 +98,18 @@ pub(super) fn were_made_for(
     for megaflow in megaflows.iter().filter(|megaflow| !known.contains(&megaflow.id)) {
         let have = megaflow.condition.mask();
         let mut served =
-            packets.iter().filter(|packet| serves(megaflow, &packet.up.key)).peekable();
+            packets.iter().filter(|packet| serves(megaflow, &packet.upcall.key)).peekable();
         let Some(first) = served.peek().copied() else {
             return Err(format!("{megaflow:?}\nserves none of the packets"));
         };
         if !served.any(|packet| have.covers(&packet.mask)) {
-            return Err(lacks(megaflow, &first.mask, &first.up.key));
+            return Err(missing_bits_error(megaflow, &first.mask, &first.upcall.key));
         }
     }
     Ok(())
 }
 
-fn lacks(megaflow: &Megaflow, need: &FlowMask, key: &FlowKey) -> String {
+fn missing_bits_error(megaflow: &Megaflow, need: &FlowMask, key: &FlowKey) -> String {
     let mut lacking = need.clone();
     let words = lacking.words_mut().iter_mut().zip(megaflow.condition.mask().words());
     words.for_each(|(need, have)| *need &= !have);
@@ -123,7 +123,7 @@ pub(super) fn serve<'a>(
 ) -> Result<(), String> {
     match packets.into_iter().find(|packet| !packet.is_served(megaflows)) {
         None => Ok(()),
-        Some(Translated { up: Up { port, key, .. }, mask, .. }) => {
+        Some(Translated { upcall: ExpectedUpcall { port, key, .. }, mask, .. }) => {
             Err(format!("port {port}: no megaflow serves {key}\nof which was read {mask:?}"))
         }
     }
@@ -135,7 +135,7 @@ pub(super) fn not_among<'a>(
     packets: &'a [Translated],
 ) -> Result<Vec<&'a Translated>, String> {
     let mut open: Vec<(PortNo, (FlowKey, Frame), &Translated)> =
-        packets.iter().map(|packet| (packet.up.port, packet.raised(), packet)).collect();
+        packets.iter().map(|packet| (packet.upcall.port, packet.raised(), packet)).collect();
     for miss in misses {
         let (port, wanted) = (miss.port, compare::raised(&miss.key, &miss.packet));
         match open.iter().position(|(at, raised, _)| (*at, raised) == (port, &wanted)) {

@@ -45,7 +45,8 @@
 //!     one bit, inside or outside of the mask.
 //! - [`puts_and_deletes_take_effect`], [`withdrawn_megaflows_execute_nothing`],
 //!   [`upcall_queues_are_bounded`], [`solicitations_are_limited`], [`ports_come_and_go`],
-//!   [`underlays_change`], [`watchers_are_told`] and [`planted_megaflows_are_found`].
+//!   [`underlays_change`], [`watchers_receive_frames_and_drops`] and
+//!   [`planted_megaflows_are_found`].
 //!
 //! # Requirements on a provider
 //!
@@ -131,7 +132,7 @@ macro_rules! conformance_tests {
             megaflows_execute_nothing_when_withdrawn: withdrawn_megaflows_execute_nothing,
             ports_are_closed_when_removed_and_open_when_added: ports_come_and_go,
             end_points_that_stay_lose_nothing_when_others_come_and_go: underlays_change,
-            watchers_see_frames_and_drops_when_they_happen: watchers_are_told,
+            watchers_see_frames_and_drops_when_they_happen: watchers_receive_frames_and_drops,
         }
     };
     ($provider:path: $($name:ident: $part:ident,)*) => {
@@ -210,7 +211,7 @@ const PORTS: [PortNo; 4] = [PortNo(1), PortNo(2), PortNo(3), PortNo(4)];
 /// The first outer source port.
 const BASE: u16 = 49_152;
 /// Fields of the outer IP header in the flow key that a socket does not report.
-const UNTOLD: [Field; 2] = [Field::TunTtl, Field::TunFlags];
+const UNREPORTED_FIELDS: [Field; 2] = [Field::TunTtl, Field::TunFlags];
 /// The default number of cases, half of all; `WEFT_CASES` overrides it.
 const CASES: u64 = 50;
 
@@ -279,7 +280,7 @@ pub fn run(provider: Provider<'_>) {
     solicitations_are_limited(provider);
     ports_come_and_go(provider);
     underlays_change(provider);
-    watchers_are_told(provider);
+    watchers_receive_frames_and_drops(provider);
     planted_megaflows_are_found(provider);
 }
 
@@ -315,7 +316,7 @@ pub use planted::planted_megaflows_are_found;
 pub use programs::programs;
 pub use solicitations::solicitations_are_limited;
 pub use underlays::underlays_change;
-pub use watching::watchers_are_told;
+pub use watching::watchers_receive_frames_and_drops;
 
 /// Panics with the message of an error.
 fn conforms<T>(result: Result<T, String>) -> T {

@@ -1,6 +1,6 @@
 //! Determines which frames must keep their order: frames of one flow that take the same path.
 
-use super::reference::Sighting;
+use super::reference::ObservedFrame;
 use datapath::megaflow::MegaflowId;
 use flow::{Action, Field, FlowKey, FlowMask, PortNo};
 use packet::PacketBuf;
@@ -34,7 +34,7 @@ pub(super) fn flow_of(port: PortNo, key: &FlowKey, packet: &PacketBuf) -> u64 {
     if EtherType(key.get(Field::EthType) as u16).is_vlan() {
         // The key does not contain the headers behind more than two tags, but these headers may
         // belong to different flows.
-        Sighting::whole(packet).frame.hash(&mut hasher);
+        ObservedFrame::whole(packet).frame.hash(&mut hasher);
     }
     hasher.finish()
 }

@@ -8,7 +8,7 @@ use super::compare::{self, Seen};
 use super::forwarding::Bench;
 use super::lab::eventually;
 use super::megaflows::{self, Translated};
-use super::reference::{Frame, Outcome, Up};
+use super::reference::{ExpectedUpcall, Frame, Outcome};
 use super::sources::Source;
 use super::tunnels::{Inner, decapped, encapsulated, key, wait_arrived};
 use super::{PORTS, Provider, UPLINK, links, tunnel_port};
@@ -79,15 +79,15 @@ pub fn programs(provider: Provider<'_>) {
 
 /// The link or tunnel from which a frame arrives.
 #[derive(Clone)]
-enum Way {
+enum FrameOrigin {
     Port(PortNo),
     Tunnel(EndpointConfig, TunnelKey),
 }
 
 /// A frame and its origin.
 #[derive(Clone)]
-struct Coming {
-    way: Way,
+struct IncomingFrame {
+    origin: FrameOrigin,
     frame: PacketBuf,
 }
 
@@ -101,31 +101,31 @@ struct Arrival {
     by_end_point: bool,
 }
 
-fn way(random: &mut Random, endpoints: &[EndpointConfig]) -> Way {
+fn origin(random: &mut Random, endpoints: &[EndpointConfig]) -> FrameOrigin {
     if !endpoints.is_empty() && random.once_in(4) {
         let endpoint = random.pick(endpoints);
-        return Way::Tunnel(endpoint, key(random, endpoint.spec.tunnel));
+        return FrameOrigin::Tunnel(endpoint, key(random, endpoint.spec.tunnel));
     }
-    Way::Port(random.pick(&PORTS))
+    FrameOrigin::Port(random.pick(&PORTS))
 }
 
-impl Coming {
+impl IncomingFrame {
     fn random(random: &mut Random, endpoints: &[EndpointConfig]) -> Self {
-        let mut way = way(random, endpoints);
-        let supers = matches!(way, Way::Port(_));
+        let mut origin = origin(random, endpoints);
+        let supers = matches!(origin, FrameOrigin::Port(_));
         let max_payload = if supers { 9000 } else { 1300 };
         let mut frame =
             frames::frame(random, FrameKinds { supers, snap: true, malformed: true, max_payload });
-        if supers && random.once_in(6) && links::put_on(random, &mut frame) {
-            way = Way::Port(UPLINK);
+        if supers && random.once_in(6) && links::add_tags(random, &mut frame) {
+            origin = FrameOrigin::Port(UPLINK);
         }
-        Self { way, frame }
+        Self { origin, frame }
     }
 
     /// The frame as sent on its link or through its tunnel; `None` if that is not possible.
     fn arrival(&self, others: &mut EndpointTable) -> Option<Arrival> {
-        match &self.way {
-            Way::Port(wire) => {
+        match &self.origin {
+            FrameOrigin::Port(wire) => {
                 let packet = self.frame.clone();
                 let (port, inner) = match links::arrived(*wire, &packet) {
                     Ok((port, info, inner)) => (port, Ok((info, inner))),
@@ -133,7 +133,7 @@ impl Coming {
                 };
                 Some(Arrival { wire: *wire, packet, port, inner, by_end_point: false })
             }
-            Way::Tunnel(endpoint, key) => {
+            FrameOrigin::Tunnel(endpoint, key) => {
                 let (_, mut outer) = encapsulated(others, endpoint, key, self.frame.clone())?;
                 let (packet, tunnel) = (outer.pop()?, endpoint.spec.tunnel);
                 let inner = decapped(tunnel, &packet);
@@ -160,12 +160,12 @@ impl Coming {
         let known = extract(&packet, arrival.port, info.as_ref()).ok()?;
         let is_super = self.frame.offload.gso.is_some();
         if random.once_in(5) {
-            let way = if is_super {
-                Way::Port(random.pick(&PORTS))
+            let origin = if is_super {
+                FrameOrigin::Port(random.pick(&PORTS))
             } else {
-                way(random, &bench.endpoints)
+                origin(random, &bench.endpoints)
             };
-            return Some(Self { way, frame: self.frame.clone() });
+            return Some(Self { origin, frame: self.frame.clone() });
         }
         let mask = translate(program, &known, &(), &mut ()).mask;
         let wants_read = random.once_in(2);
@@ -191,15 +191,15 @@ impl Coming {
             (0..field.width()).map(|bit| 1 << bit).filter(|bit| bits & bit != 0).collect();
         let bit = random.pick(&bits);
         let frame = flipped(&self.frame, field, bit, &known)?;
-        Some(Self { way: self.way.clone(), frame })
+        Some(Self { origin: self.origin.clone(), frame })
     }
 }
 
 /// The frame with one bit of a field inverted; `None` if the frame does not have the field.
 fn flipped(frame: &PacketBuf, field: Field, bit: u128, key: &FlowKey) -> Option<PacketBuf> {
     #[derive(Default)]
-    struct Taken(Option<PacketBuf>);
-    impl ActionOutput for Taken {
+    struct LastOutput(Option<PacketBuf>);
+    impl ActionOutput for LastOutput {
         fn port(&mut self, _: PortNo, packet: &mut PacketBuf) -> Result<(), DropReason> {
             self.0 = Some(packet.clone());
             Ok(())
@@ -220,10 +220,10 @@ fn flipped(frame: &PacketBuf, field: Field, bit: u128, key: &FlowKey) -> Option<
     }
     let value = !key.get(field) & bit;
     let list = [Action::Set { field, value, mask: bit }, Action::Output(PORTS[0])];
-    let mut taken = Taken::default();
+    let mut output = LastOutput::default();
     let before = frame.to_vec();
-    execute(&list, &mut frame, &mut EndpointTable::new(0, 1), &mut taken);
-    taken.0.filter(|frame| frame.to_vec() != before)
+    execute(&list, &mut frame, &mut EndpointTable::new(0, 1), &mut output);
+    output.0.filter(|frame| frame.to_vec() != before)
 }
 
 /// The upcalls that are expected in a round.
@@ -267,22 +267,24 @@ impl Case {
         rounds: &mut [u64; 2],
     ) -> Result<(), String> {
         let endpoints = Arc::clone(&bench.endpoints);
-        let first: Vec<Coming> = (0..FRAMES).map(|_| Coming::random(random, &endpoints)).collect();
+        let first: Vec<IncomingFrame> =
+            (0..FRAMES).map(|_| IncomingFrame::random(random, &endpoints)).collect();
         self.pass(bench, &first, Round::First, seen).map_err(|fault| format!("first: {fault}"))?;
         // The second packet of a flow may take another path through the caches.
         self.pass(bench, &first, Round::Again, seen).map_err(|fault| format!("twice: {fault}"))?;
         let program = &self.sources[0].program;
         let (mut siblings, mut all) = (Vec::new(), Vec::new());
-        for coming in &first {
-            let tried: Vec<Coming> =
-                (0..TRIES).filter_map(|_| coming.sibling(random, bench, program)).collect();
+        for incoming in &first {
+            let variants: Vec<IncomingFrame> =
+                (0..TRIES).filter_map(|_| incoming.sibling(random, bench, program)).collect();
             // Prefer variants with other actions.
-            let actions = coming.actions(bench, program);
-            let other = tried.iter().find(|sibling| sibling.actions(bench, program) != actions);
-            let chosen = [other, tried.first(), tried.last()].map(Option::<&Coming>::cloned);
-            let chosen: Vec<Coming> = chosen.into_iter().flatten().collect();
+            let actions = incoming.actions(bench, program);
+            let other = variants.iter().find(|sibling| sibling.actions(bench, program) != actions);
+            let chosen =
+                [other, variants.first(), variants.last()].map(Option::<&IncomingFrame>::cloned);
+            let chosen: Vec<IncomingFrame> = chosen.into_iter().flatten().collect();
             // Similar frames follow each other, so that their upcalls are processed together.
-            all.push(coming.clone());
+            all.push(incoming.clone());
             all.extend_from_slice(&chosen);
             siblings.extend(chosen);
         }
@@ -305,18 +307,18 @@ impl Case {
     fn pass(
         &self,
         bench: &mut Bench,
-        coming: &[Coming],
+        incoming: &[IncomingFrame],
         round: Round,
         seen: &mut Seen,
     ) -> Result<(u64, u64), String> {
         let arrivals: Vec<Arrival> =
-            coming.iter().filter_map(|coming| coming.arrival(&mut bench.others)).collect();
+            incoming.iter().filter_map(|incoming| incoming.arrival(&mut bench.others)).collect();
         let mut outcome = Outcome::default();
         bench.reference.unordered = round == Round::Mixed;
         let packets = self.expect(bench, &arrivals, &mut outcome);
         bench.reference.unordered = false;
         let had = bench.megaflows()?;
-        megaflows::are_right(&had, &packets, self.program())?;
+        megaflows::are_correct(&had, &packets, self.program())?;
         let before = bench.lab.snapshot();
         send(bench, &arrivals, &before);
         let looked_up = packets.len() as u64;
@@ -339,7 +341,7 @@ impl Case {
         self.answer(bench, &packets, &had, missed, &mut outcome)?;
         let have = bench.megaflows()?;
         megaflows::serve(&have, &packets)?;
-        megaflows::are_right(&have, &packets, self.program())?;
+        megaflows::are_correct(&have, &packets, self.program())?;
         megaflows::were_made_for(&packets, &have, &had)?;
         seen.frames += arrivals.len() as u64;
         bench.compare_frames(&outcome, &before, seen)?;
@@ -365,10 +367,10 @@ impl Case {
                 Ok((info, packet)) => match extract(packet, *port, info.as_ref()) {
                     Err(error) => bench.reference.malformed(*port, error, packet, outcome),
                     Ok(key) => {
-                        let up = Up { port: *port, key, packet: packet.clone() };
-                        let translated = Translated::new(self.program(), up);
-                        let Translated { up, actions, .. } = &translated;
-                        bench.reference.execute(up, actions, None, outcome);
+                        let upcall = ExpectedUpcall { port: *port, key, packet: packet.clone() };
+                        let translated = Translated::new(self.program(), upcall);
+                        let Translated { upcall, actions, .. } = &translated;
+                        bench.reference.execute(upcall, actions, None, outcome);
                         packets.push(translated);
                     }
                 },
@@ -388,7 +390,8 @@ impl Case {
         outcome: &mut Outcome,
     ) -> Result<(), String> {
         let is_miss = |upcall: &Upcall| upcall.reason == UpcallReason::Miss;
-        let count = |upcalls: &[Upcall]| upcalls.iter().filter(|up| is_miss(up)).count() as u64;
+        let count =
+            |upcalls: &[Upcall]| upcalls.iter().filter(|upcall| is_miss(upcall)).count() as u64;
         let upcalls = bench.lab.upcalls_until(|upcalls| count(upcalls) >= missed);
         let (misses, mut copies): (Vec<Upcall>, Vec<Upcall>) =
             upcalls.into_iter().partition(is_miss);
@@ -405,8 +408,8 @@ impl Case {
         copies.extend(bench.lab.upcalls(left));
         // Copies of cache hits come before copies from processed upcalls, so the order is not
         // compared.
-        outcome.copies.sort_by_cached_key(|up| frame_of(&up.key, &up.packet).bytes);
-        copies.sort_by_cached_key(|up| frame_of(&up.key, &up.packet).bytes);
+        outcome.copies.sort_by_cached_key(|upcall| frame_of(&upcall.key, &upcall.packet).bytes);
+        copies.sort_by_cached_key(|upcall| frame_of(&upcall.key, &upcall.packet).bytes);
         compare::upcalls(outcome, &copies)
     }
 }

@@ -76,7 +76,7 @@ pub(super) struct Frame {
 
 /// A received frame, with values that are not compared but must be equal within a flow.
 #[derive(Clone, Debug)]
-pub(super) struct Sighting {
+pub(super) struct ObservedFrame {
     pub frame: Frame,
     /// The source port of an outer packet, if it has one.
     pub source_port: Option<(Sender, u16)>,
@@ -84,7 +84,7 @@ pub(super) struct Sighting {
     pub sequence: Option<u32>,
 }
 
-impl Sighting {
+impl ObservedFrame {
     fn new(bytes: Vec<u8>, gso: Option<Gso>) -> Self {
         Self { frame: Frame { bytes, gso }, source_port: None, sequence: None }
     }
@@ -182,8 +182,8 @@ impl Sighting {
         let port = u16::from_be_bytes([bytes[l4 + 2], bytes[l4 + 3]]);
         // UDP checksums are compared only by their presence, and only if the tunnel requires one. A
         // TCP checksum may be 0.
-        let is_asked = protocol == Protocol::UDP && asks_for_checksum(is_v4, port);
-        let has_checksum = is_asked && bytes[checksum..checksum + 2] != [0, 0];
+        let is_required = protocol == Protocol::UDP && requires_checksum(is_v4, port);
+        let has_checksum = is_required && bytes[checksum..checksum + 2] != [0, 0];
         bytes[checksum..checksum + 2].copy_from_slice(&[0, has_checksum.into()]);
         let source_port = u16::from_be_bytes([bytes[l4], bytes[l4 + 1]]);
         self.source_port = Some(((is_v4, protocol, port), source_port));
@@ -201,7 +201,7 @@ fn is_super_in_tunnel(packet: &PacketBuf) -> bool {
 
 /// Segments a super-packet in a tunnel. The outer headers of the segments differ only in lengths
 /// and checksums.
-fn cut_in_tunnel(packet: &PacketBuf, protocol: Protocol, bare: bool) -> Vec<Sighting> {
+fn cut_in_tunnel(packet: &PacketBuf, protocol: Protocol, bare: bool) -> Vec<ObservedFrame> {
     let mut packet = packet.clone();
     packet.linearize();
     let head = packet.head();
@@ -219,7 +219,7 @@ fn cut_in_tunnel(packet: &PacketBuf, protocol: Protocol, bare: bool) -> Vec<Sigh
             set_lengths(segment.header, segment.payload, is_udp.then_some(bare));
         })
         .unwrap_or_else(|error| panic!("{error}: {:02x?}", packet.head()));
-    cut.map(|(header, payload)| Sighting::new([header, payload].concat(), None)).collect()
+    cut.map(|(header, payload)| ObservedFrame::new([header, payload].concat(), None)).collect()
 }
 
 /// Sets the lengths and checksums of an outer header. `udp` is `Some` for UDP. An absent UDP
@@ -237,7 +237,7 @@ fn set_lengths(header: &mut [u8], payload: &[u8], udp: Option<bool>) {
     let Some(bare) = udp else { return };
     header[l4 + 4..l4 + 6].copy_from_slice(&((total - l4) as u16).to_be_bytes());
     let port = u16::from_be_bytes([header[l4 + 2], header[l4 + 3]]);
-    if bare && is_v4(header) && asks_for_checksum(true, port) {
+    if bare && is_v4(header) && requires_checksum(true, port) {
         let ip = Ipv4Packet::new_unchecked(&header[L3..]);
         let pseudo = pseudo_v4(ip.src(), ip.dst(), Protocol::UDP, (total - l4) as u16);
         header[l4 + 6..l4 + 8].fill(0);
@@ -254,7 +254,7 @@ fn has_no_checksum(packet: &[u8]) -> bool {
 }
 
 /// True when the UDP tunnel with this address family and destination port sends checksums.
-fn asks_for_checksum(is_v4: bool, port: u16) -> bool {
+fn requires_checksum(is_v4: bool, port: u16) -> bool {
     let is = |end: &EndpointConfig| (end.local.is_ipv4(), end.spec.port) == (is_v4, port);
     endpoints().find(is).is_some_and(|end| end.spec.checksum)
 }
@@ -303,7 +303,7 @@ pub(super) struct Expected {
 
 /// An expected upcall.
 #[derive(Clone, Debug)]
-pub(super) struct Up {
+pub(super) struct ExpectedUpcall {
     pub port: PortNo,
     pub key: FlowKey,
     pub packet: PacketBuf,
@@ -313,22 +313,22 @@ pub(super) struct Up {
 #[derive(Clone, Debug, Default)]
 pub(super) struct Outcome {
     pub expected: Vec<Expected>,
-    pub misses: Vec<Up>,
-    pub copies: Vec<Up>,
+    pub misses: Vec<ExpectedUpcall>,
+    pub copies: Vec<ExpectedUpcall>,
     /// Drops by ingress port.
     pub drops: BTreeMap<PortNo, DropCounters>,
     /// The drops of looked-up packets, which drop watchers receive.
-    pub told: Vec<Told>,
+    pub drop_events: Vec<DropEvent>,
     /// The frames that arrived on each port.
-    pub taken: Vec<(PortNo, PacketBuf)>,
+    pub received: Vec<(PortNo, PacketBuf)>,
     /// The frames that were passed to each port for output, accepted or not, with their offload
     /// state.
-    pub given: Vec<(PortNo, PacketBuf)>,
+    pub output: Vec<(PortNo, PacketBuf)>,
 }
 
 /// A dropped packet as it was at the drop.
 #[derive(Clone, Debug)]
-pub(super) struct Told {
+pub(super) struct DropEvent {
     pub port: PortNo,
     pub reason: DropReason,
     pub megaflow: Option<MegaflowId>,
@@ -382,7 +382,7 @@ impl Reference {
                 Err(reason) => {
                     outcome.drops.entry(UPLINK).or_default().add(reason, 1);
                     let packet = packet.clone();
-                    outcome.told.push(Told { port, reason, megaflow: None, packet });
+                    outcome.drop_events.push(DropEvent { port, reason, megaflow: None, packet });
                 }
             };
         }
@@ -397,10 +397,10 @@ impl Reference {
                 *packets += 1;
                 *bytes += packet.len() as u64;
                 let (id, actions) = (megaflow.id, megaflow.actions.clone());
-                let up = Up { port, key, packet: packet.clone() };
-                self.execute(&up, &actions, Some(id), outcome);
+                let upcall = ExpectedUpcall { port, key, packet: packet.clone() };
+                self.execute(&upcall, &actions, Some(id), outcome);
             }
-            None => outcome.misses.push(Up { port, key, packet: packet.clone() }),
+            None => outcome.misses.push(ExpectedUpcall { port, key, packet: packet.clone() }),
         }
     }
 
@@ -414,42 +414,49 @@ impl Reference {
     ) {
         let reason = DropReason::of_invalid_frame(error);
         outcome.drops.entry(self.origin(port)).or_default().add(reason, 1);
-        outcome.told.push(Told { port, reason, megaflow: None, packet: packet.clone() });
+        outcome.drop_events.push(DropEvent {
+            port,
+            reason,
+            megaflow: None,
+            packet: packet.clone(),
+        });
     }
 
     /// Executes actions on a packet; `megaflow` is the one that matched.
     pub fn execute(
         &mut self,
-        up: &Up,
+        upcall: &ExpectedUpcall,
         actions: &[Action],
         megaflow: Option<MegaflowId>,
         outcome: &mut Outcome,
     ) {
         let flow = if self.unordered { outcome.expected.len() as u64 } else { 0 };
         let mut sink = Sink {
-            origin: up.port,
+            origin: upcall.port,
             solicitations: &mut self.solicitations,
             ports: &self.ports,
             cut: self.cut,
-            flow: flow_of(up.port, &up.key, &up.packet).wrapping_add(flow),
+            flow: flow_of(upcall.port, &upcall.key, &upcall.packet).wrapping_add(flow),
             path: path_of(megaflow, actions),
             expected: Vec::new(),
             drops: Vec::new(),
-            given: Vec::new(),
+            output: Vec::new(),
             copies: Vec::new(),
             too_big: Vec::new(),
         };
-        execute(actions, &mut up.packet.clone(), &mut self.endpoints, &mut sink);
-        sink.tell_sender(up);
-        let Sink { expected, drops, given, copies, .. } = sink;
+        execute(actions, &mut upcall.packet.clone(), &mut self.endpoints, &mut sink);
+        sink.send_too_big(upcall);
+        let Sink { expected, drops, output, copies, .. } = sink;
         outcome.expected.extend(expected);
-        outcome.given.extend(given);
-        let origin = self.origin(up.port);
+        outcome.output.extend(output);
+        let origin = self.origin(upcall.port);
         for (reason, packet) in drops {
             outcome.drops.entry(origin).or_default().add(reason, 1);
-            outcome.told.push(Told { port: up.port, reason, megaflow, packet });
+            outcome.drop_events.push(DropEvent { port: upcall.port, reason, megaflow, packet });
         }
-        outcome.copies.extend(copies.into_iter().map(|packet| Up { packet, ..up.clone() }));
+        outcome
+            .copies
+            .extend(copies.into_iter().map(|packet| ExpectedUpcall { packet, ..upcall.clone() }));
     }
 
     /// The port for which drops of a packet are counted: the uplink for packets from the underlay.
@@ -471,25 +478,25 @@ struct Sink<'a> {
     path: u64,
     expected: Vec<Expected>,
     drops: Vec<(DropReason, PacketBuf)>,
-    given: Vec<(PortNo, PacketBuf)>,
+    output: Vec<(PortNo, PacketBuf)>,
     copies: Vec<PacketBuf>,
     too_big: Vec<(PacketBuf, u16)>,
 }
 
 impl Sink<'_> {
     /// Counts the ICMP "packet too big" message to the sender, if the sender is a local guest.
-    fn tell_sender(&mut self, up: &Up) {
-        if !self.ports.contains(&up.port) {
+    fn send_too_big(&mut self, upcall: &ExpectedUpcall) {
+        if !self.ports.contains(&upcall.port) {
             return;
         }
         let mac = |field| {
-            let [_, _, octets @ ..] = (up.key.get(field) as u64).to_be_bytes();
+            let [_, _, octets @ ..] = (upcall.key.get(field) as u64).to_be_bytes();
             MacAddr(octets)
         };
         let tags: Vec<Tag> =
             [(Field::VlanTpid, Field::VlanTci), (Field::VlanInnerTpid, Field::VlanInnerTci)]
                 .into_iter()
-                .map(|(tpid, tci)| (up.key.get(tpid) as u16, up.key.get(tci) as u16))
+                .map(|(tpid, tci)| (upcall.key.get(tpid) as u16, upcall.key.get(tci) as u16))
                 .filter(|&(tpid, _)| tpid != 0)
                 .map(|(tpid, tci)| Tag::from_tci(EtherType(tpid), tci & 0xefff))
                 .collect();
@@ -497,22 +504,22 @@ impl Sink<'_> {
         for (packet, mtu) in std::mem::take(&mut self.too_big) {
             let back = ReplyAddresses { eth_dst, eth_src, tags: &tags };
             if let Ok(answer) = flow::too_big(&packet, mtu, &back) {
-                self.given.push((up.port, answer.clone()));
-                self.push(up.port, Sighting::whole(&answer), None);
+                self.output.push((upcall.port, answer.clone()));
+                self.push(upcall.port, ObservedFrame::whole(&answer), None);
             }
         }
     }
 
-    fn push(&mut self, at: PortNo, sighting: Sighting, entropy: Option<u32>) {
+    fn push(&mut self, at: PortNo, observed: ObservedFrame, entropy: Option<u32>) {
         let (flow, path) = (self.flow, self.path);
-        self.expected.push(Expected { at, frame: sighting.frame, flow, path, entropy });
+        self.expected.push(Expected { at, frame: observed.frame, flow, path, entropy });
     }
 }
 
 impl ActionOutput for Sink<'_> {
     fn port(&mut self, port: PortNo, packet: &mut PacketBuf) -> Result<(), DropReason> {
         if port != UPLINK {
-            self.given.push((port, packet.clone()));
+            self.output.push((port, packet.clone()));
         }
         if port != UPLINK && !self.ports.contains(&port) {
             return Err(DropReason::NoSuchPort);
@@ -522,9 +529,11 @@ impl ActionOutput for Sink<'_> {
             // A datapath may send a super-packet segment by segment to all ports, or completely to
             // one port after the other. So order is checked separately for each output.
             self.flow = self.flow.rotate_left(1).wrapping_add(1);
-            Sighting::cut(packet).into_iter().for_each(|segment| self.push(port, segment, None));
+            ObservedFrame::cut(packet)
+                .into_iter()
+                .for_each(|segment| self.push(port, segment, None));
         } else {
-            self.push(port, Sighting::whole(packet), None);
+            self.push(port, ObservedFrame::whole(packet), None);
         }
         Ok(())
     }
@@ -532,11 +541,11 @@ impl ActionOutput for Sink<'_> {
     fn underlay(&mut self, outer: &Encapsulated, packet: &mut PacketBuf) -> Result<(), DropReason> {
         let entropy = Some(outer.entropy);
         if outer.carrier == Carrier::TcpShaped {
-            self.push(UPLINK, Sighting::whole(packet).outer(), entropy);
+            self.push(UPLINK, ObservedFrame::whole(packet).outer(), entropy);
             return Ok(());
         }
         for segment in outer_segments(outer, packet).ok_or(DropReason::Segmentation)? {
-            self.push(UPLINK, Sighting::new(segment, None).outer(), entropy);
+            self.push(UPLINK, ObservedFrame::new(segment, None).outer(), entropy);
         }
         Ok(())
     }

@@ -29,10 +29,10 @@ pub fn solicitations_are_limited(provider: Provider<'_>) {
     let out = |port| vec![Action::Output(port)];
     let megaflows = vec![
         // All packets go to one next hop, whatever their destination.
-        megaflow(gateway, vec![asked(next_hop(out(to)))]),
-        megaflow(scanner, vec![asked(out(to))]),
+        megaflow(gateway, vec![solicit(next_hop(out(to)))]),
+        megaflow(scanner, vec![solicit(out(to))]),
         // Solicits the same addresses in two logical switches.
-        megaflow(twice, vec![asked(next_hop(out(to))), asked(next_hop(out(scanner)))]),
+        megaflow(twice, vec![solicit(next_hop(out(to))), solicit(next_hop(out(scanner)))]),
     ];
     bench.reference.megaflows = megaflows.iter().map(|new| (new.clone(), (0, 0))).collect();
     bench.put(megaflows);
@@ -61,7 +61,7 @@ fn megaflow(port: PortNo, actions: Vec<Action>) -> Megaflow {
 }
 
 /// The action of a router for a packet whose next hop is not resolved yet.
-fn asked(solicitation: Vec<Action>) -> Action {
+fn solicit(solicitation: Vec<Action>) -> Action {
     Action::Reply { reply: Reply::Arp, actions: solicitation.into() }
 }
 

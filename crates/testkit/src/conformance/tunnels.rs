@@ -4,7 +4,7 @@ use super::actions::{self, Kinds};
 use super::compare::{self, Seen};
 use super::forwarding::Bench;
 use super::lab::{PEER_MAC, UPLINK_MAC};
-use super::reference::{L3, Outcome, Up, arrived, is_v4, outer_l4, outer_segments};
+use super::reference::{ExpectedUpcall, L3, Outcome, arrived, is_v4, outer_l4, outer_segments};
 use super::{BASE, UPLINK, tunnel_port};
 use crate::frames::{self, FrameKinds};
 use crate::random::Random;
@@ -85,8 +85,8 @@ pub(super) fn singles(
         let Ok((info, packet)) = arrival else { continue };
         let Ok(key) = extract(packet, tunnel_port(*tunnel), Some(info)) else { continue };
         if !random.once_in(3) {
-            let up = Up { port: tunnel_port(*tunnel), key, packet: packet.clone() };
-            megaflows.extend(bench.add_megaflow(random, &up, Kinds::All));
+            let upcall = ExpectedUpcall { port: tunnel_port(*tunnel), key, packet: packet.clone() };
+            megaflows.extend(bench.add_megaflow(random, &upcall, Kinds::All));
         }
     }
     bench.put(megaflows);
@@ -108,7 +108,7 @@ pub(super) fn singles(
     }
     wait_arrived(bench, &before, decapped);
     let upcalls = bench.compare(&outcome, &before, seen)?;
-    let misses = upcalls.into_iter().filter(|up| up.reason == UpcallReason::Miss).collect();
+    let misses = upcalls.into_iter().filter(|upcall| upcall.reason == UpcallReason::Miss).collect();
     bench.answer(random, misses, Kinds::All, seen)?;
     bench.clear()
 }
@@ -117,7 +117,7 @@ pub(super) fn wait_arrived(bench: &Bench, before: &Snapshot, decapped: u64) {
     let deadline = Instant::now() + super::lab::PATIENCE;
     loop {
         let now = bench.lab.snapshot();
-        let arrived = arrived_until(&now) - arrived_until(before);
+        let arrived = decapsulated_frames(&now) - decapsulated_frames(before);
         if arrived >= decapped {
             return;
         }
@@ -131,7 +131,7 @@ pub(super) fn wait_arrived(bench: &Bench, before: &Snapshot, decapped: u64) {
 }
 
 /// The number of decapsulated frames.
-fn arrived_until(snapshot: &Snapshot) -> u64 {
+fn decapsulated_frames(snapshot: &Snapshot) -> u64 {
     snapshot.endpoints.iter().map(|endpoint| endpoint.rx.packets).sum()
 }
 

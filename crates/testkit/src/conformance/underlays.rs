@@ -4,7 +4,7 @@
 use super::compare;
 use super::forwarding::Bench;
 use super::lab::{LATENESS, PATIENCE, port_stats, underlay};
-use super::reference::{Expected, Frame, Outcome, Sighting};
+use super::reference::{Expected, Frame, ObservedFrame, Outcome};
 use super::tunnels::{decapped, encapsulated};
 use super::{PORTS, Provider, UPLINK, conforms, tunnel_port};
 use crate::frames::{self, FrameKinds};
@@ -97,7 +97,7 @@ struct Change<'a> {
 }
 
 /// A frame, and its result while its end point exists.
-struct Passing {
+struct SentFrame {
     wire: PortNo,
     packet: PacketBuf,
     end: EndpointConfig,
@@ -106,7 +106,7 @@ struct Passing {
 
 /// The expected result for frames of an end point.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Fate {
+enum Delivery {
     Arrives,
     /// The frame may arrive or be dropped, because the end point is being added or removed.
     Either,
@@ -114,23 +114,23 @@ enum Fate {
 }
 
 impl Change<'_> {
-    fn fate(&self, end: &EndpointConfig) -> Fate {
+    fn delivery(&self, end: &EndpointConfig) -> Delivery {
         match (self.now.contains(end), self.next.contains(end)) {
-            (true, true) => Fate::Arrives,
-            (false, false) => Fate::Dropped,
-            _ => Fate::Either,
+            (true, true) => Delivery::Arrives,
+            (false, false) => Delivery::Dropped,
+            _ => Delivery::Either,
         }
     }
 
     /// Frames to all end points, and frames from end points whose tunnel exists before and after
     /// the change. Packets for a removed tunnel go to the host's network stack.
-    fn frames(&self, bench: &mut Bench, random: &mut Random) -> Vec<Passing> {
+    fn frames(&self, bench: &mut Bench, random: &mut Random) -> Vec<SentFrame> {
         let (before, after) = (underlay(self.now).tunnels, underlay(self.next).tunnels);
-        let is_heard = |end: &&EndpointConfig| {
+        let has_stable_tunnel = |end: &&EndpointConfig| {
             let mut both = before.iter().filter(|tunnel| after.contains(tunnel));
             both.any(|tunnel| (tunnel.spec, tunnel.local) == (end.spec, end.local))
         };
-        let heard: Vec<&EndpointConfig> = self.all.iter().filter(is_heard).collect();
+        let senders: Vec<&EndpointConfig> = self.all.iter().filter(has_stable_tunnel).collect();
         let kinds = FrameKinds { supers: false, snap: true, malformed: false, max_payload: 1000 };
         let mut frames = Vec::new();
         for _ in 0..FRAMES {
@@ -138,11 +138,11 @@ impl Change<'_> {
             let mut frame = frames::frame(random, kinds);
             frame.head_mut()[..6].copy_from_slice(&mac_of(end.id));
             let expected = expectation(bench, FROM, None, &frame);
-            frames.push(Passing { wire: FROM, packet: frame, end, expected });
-            if heard.is_empty() {
+            frames.push(SentFrame { wire: FROM, packet: frame, end, expected });
+            if senders.is_empty() {
                 continue;
             }
-            let end = *random.pick(&heard);
+            let end = *random.pick(&senders);
             let frame = frames::frame(random, kinds);
             let outer = encapsulated(&mut bench.others, &end, &KEY, frame);
             let Some((_, outer)) = outer else { continue };
@@ -150,7 +150,7 @@ impl Change<'_> {
                 let Ok((info, inner)) = decapped(end.spec.tunnel, &packet) else { continue };
                 let port = tunnel_port(end.spec.tunnel);
                 let expected = expectation(bench, port, Some(&info), &inner);
-                frames.push(Passing { wire: UPLINK, packet, end, expected });
+                frames.push(SentFrame { wire: UPLINK, packet, end, expected });
             }
         }
         frames
@@ -162,9 +162,9 @@ impl Change<'_> {
         let lab = &bench.lab;
         std::thread::scope(|scope| {
             let (first, others) = frames.split_at(frames.len() / 4);
-            let send = |frames: &[Passing]| {
-                for passing in frames {
-                    lab.send(passing.wire, &passing.packet);
+            let send = |frames: &[SentFrame]| {
+                for sent_frame in frames {
+                    lab.send(sent_frame.wire, &sent_frame.packet);
                     std::thread::sleep(Duration::from_micros(50));
                 }
             };
@@ -191,8 +191,8 @@ impl Change<'_> {
         }
         let frames = self.frames(bench, random);
         let before = bench.lab.snapshot();
-        for passing in &frames {
-            bench.lab.send(passing.wire, &passing.packet);
+        for sent_frame in &frames {
+            bench.lab.send(sent_frame.wire, &sent_frame.packet);
         }
         self.judge(bench, &frames, &before)
     }
@@ -201,21 +201,22 @@ impl Change<'_> {
     fn judge(
         &self,
         bench: &mut Bench,
-        frames: &[Passing],
+        frames: &[SentFrame],
         before: &Snapshot,
     ) -> Result<(), String> {
         let (mut left, deadline) =
-            (BTreeMap::<PortNo, Vec<Sighting>>::new(), Instant::now() + LATENESS);
-        let is_done = |left: &BTreeMap<PortNo, Vec<Sighting>>, now: &Snapshot| {
+            (BTreeMap::<PortNo, Vec<ObservedFrame>>::new(), Instant::now() + LATENESS);
+        let is_done = |left: &BTreeMap<PortNo, Vec<ObservedFrame>>, now: &Snapshot| {
             [(FROM, UPLINK), (UPLINK, TO)].into_iter().all(|(wire, at)| {
-                let sent = frames.iter().filter(|passing| passing.wire == wire).count() as u64;
+                let sent =
+                    frames.iter().filter(|sent_frame| sent_frame.wire == wire).count() as u64;
                 let arrived = left.get(&at).map_or(0, |list| list.len() as u64);
                 arrived + refused(now, wire) - refused(before, wire) >= sent
             })
         };
         while !is_done(&left, &bench.lab.snapshot()) && Instant::now() < deadline {
-            for (port, sightings) in bench.lab.collect(&BTreeMap::new()) {
-                left.entry(port).or_default().extend(sightings);
+            for (port, observed_frames) in bench.lab.collect(&BTreeMap::new()) {
+                left.entry(port).or_default().extend(observed_frames);
             }
             std::thread::sleep(Duration::from_millis(1));
         }
@@ -223,12 +224,14 @@ impl Change<'_> {
         let now = bench.lab.snapshot();
         for wire in [FROM, UPLINK] {
             let grown = refused(&now, wire) - refused(before, wire);
-            let of = |fate: Fate| {
-                let there =
-                    |passing: &&Passing| passing.wire == wire && self.fate(&passing.end) == fate;
+            let of = |delivery: Delivery| {
+                let there = |sent_frame: &&SentFrame| {
+                    sent_frame.wire == wire && self.delivery(&sent_frame.end) == delivery
+                };
                 frames.iter().filter(there).count() as u64
             };
-            let (least, most) = (of(Fate::Dropped), of(Fate::Dropped) + of(Fate::Either));
+            let (least, most) =
+                (of(Delivery::Dropped), of(Delivery::Dropped) + of(Delivery::Either));
             if !(least..=most).contains(&grown) {
                 return Err(format!("port {wire}: {grown} drops, not {least} to {most}"));
             }
@@ -239,27 +242,30 @@ impl Change<'_> {
     /// Checks the order of the frames that were sent.
     fn compare(
         &self,
-        frames: &[Passing],
-        left: BTreeMap<PortNo, Vec<Sighting>>,
+        frames: &[SentFrame],
+        left: BTreeMap<PortNo, Vec<ObservedFrame>>,
     ) -> Result<(), String> {
         // The number of received frames minus the number of required ones, for each frame.
         let mut more: HashMap<(PortNo, &Frame), i32> = HashMap::new();
-        for (&port, sightings) in &left {
-            for sighting in sightings {
-                *more.entry((port, &sighting.frame)).or_default() += 1;
+        for (&port, observed_frames) in &left {
+            for observed in observed_frames {
+                *more.entry((port, &observed.frame)).or_default() += 1;
             }
         }
-        let with_fate = |fate| frames.iter().filter(move |passing| self.fate(&passing.end) == fate);
-        for expected in with_fate(Fate::Arrives).flat_map(|passing| &passing.expected) {
+        let with_delivery = |delivery| {
+            frames.iter().filter(move |sent_frame| self.delivery(&sent_frame.end) == delivery)
+        };
+        for expected in with_delivery(Delivery::Arrives).flat_map(|sent_frame| &sent_frame.expected)
+        {
             *more.entry((expected.at, &expected.frame)).or_default() -= 1;
         }
         let mut expected = Vec::new();
-        for passing in frames {
-            for one in &passing.expected {
-                let has_left = match self.fate(&passing.end) {
-                    Fate::Arrives => true,
-                    Fate::Dropped => false,
-                    Fate::Either => match more.get_mut(&(one.at, &one.frame)) {
+        for sent_frame in frames {
+            for one in &sent_frame.expected {
+                let has_left = match self.delivery(&sent_frame.end) {
+                    Delivery::Arrives => true,
+                    Delivery::Dropped => false,
+                    Delivery::Either => match more.get_mut(&(one.at, &one.frame)) {
                         Some(left) if *left > 0 => {
                             *left -= 1;
                             true

@@ -31,7 +31,7 @@ pub(super) struct Watchers {
 ///
 /// # Panics
 /// When the provider does not conform.
-pub fn watchers_are_told(provider: Provider<'_>) {
+pub fn watchers_receive_frames_and_drops(provider: Provider<'_>) {
     provider.report_lacks("conformance of watching");
     let (mut bench, mut seen) = (Bench::new(provider), Seen::default());
     for seed in 1..=CASES {
@@ -56,23 +56,24 @@ impl Watchers {
 
     /// Checks that the watchers received exactly the expected packets.
     pub fn compare(&self, outcome: &Outcome) -> Result<(), String> {
-        each_once(&self.drops, &outcome.told, |seen, told| {
-            (seen.port, seen.reason, seen.megaflow) == (told.port, told.reason, told.megaflow)
+        each_once(&self.drops, &outcome.drop_events, |seen, expected| {
+            (seen.port, seen.reason, seen.megaflow)
+                == (expected.port, expected.reason, expected.megaflow)
                 && seen.missed == 0
-                && begins_alike(&told.packet, seen.len, &seen.head)
+                && has_equal_start(&expected.packet, seen.len, &seen.head)
         })
         .map_err(|fault| format!("a watcher of drops {fault}"))?;
         let of_port = |(port, _): &&(PortNo, PacketBuf)| *port == WATCHED;
-        let from = outcome.taken.iter().filter(of_port);
+        let from = outcome.received.iter().filter(of_port);
         let from = from.map(|(_, packet)| (CaptureDirection::FromGuest, packet.clone()));
-        let to = outcome.given.iter().filter(of_port);
+        let to = outcome.output.iter().filter(of_port);
         let to = to.map(|(_, packet)| (CaptureDirection::ToGuest, packet.clone()));
         let expected: Vec<(CaptureDirection, PacketBuf)> = from.chain(to).collect();
         each_once(&self.frames, &expected, |seen, (direction, packet)| {
             seen.direction == *direction
                 && seen.missed == 0
                 && seen.bytes.len() == SNAP_BYTES.min(packet.len())
-                && begins_alike(packet, seen.len, &seen.bytes)
+                && has_equal_start(packet, seen.len, &seen.bytes)
         })
         .map_err(|fault| format!("a watcher of a port {fault}"))
     }
@@ -99,14 +100,16 @@ fn each_once<S: std::fmt::Debug, E: std::fmt::Debug>(
 }
 
 /// True when the first bytes are equal, except for a checksum that is partial on one side.
-fn begins_alike(packet: &PacketBuf, len: usize, head: &[u8]) -> bool {
-    let owed = match packet.offload.checksum {
+fn has_equal_start(packet: &PacketBuf, len: usize, head: &[u8]) -> bool {
+    let checksum_at = match packet.offload.checksum {
         Checksum::Partial { start, offset } => Some(usize::from(start + offset)),
         _ => None,
     };
-    let is_owed = |at: usize| owed.is_some_and(|owed| at == owed || at == owed + 1);
+    let is_checksum = |at: usize| {
+        checksum_at.is_some_and(|checksum_at| at == checksum_at || at == checksum_at + 1)
+    };
     let bytes = packet.to_vec();
     len == bytes.len()
         && head.len() <= len
-        && head.iter().zip(&bytes).enumerate().all(|(at, (a, b))| a == b || is_owed(at))
+        && head.iter().zip(&bytes).enumerate().all(|(at, (a, b))| a == b || is_checksum(at))
 }
