@@ -155,8 +155,8 @@ pub fn ofctl(args: Args) -> Result<(), Failure> {
         Command::DumpFlows(dump) => dump_flows(dump),
         Command::DumpPorts(ports) => dump_ports(ports),
         Command::PacketOut(Sent { target, bridge, packet }) => {
-            let asked = Request::PacketOut { bridge, text: packet };
-            let _: PacketSent = request(&target.path()?, &asked)?;
+            let query = Request::PacketOut { bridge, text: packet };
+            let _: PacketSent = request(&target.path()?, &query)?;
             Ok(())
         }
     }
@@ -182,15 +182,15 @@ fn change(
     source: &str,
 ) -> Result<(), Failure> {
     let source = source.to_owned();
-    let asked = Request::ChangeFlows { bridge, change, text, source };
-    let _: FlowsChanged = request(&target.path()?, &asked)?;
+    let query = Request::ChangeFlows { bridge, change, text, source };
+    let _: FlowsChanged = request(&target.path()?, &query)?;
     Ok(())
 }
 
 fn dump_flows(dump: Dump) -> Result<(), Failure> {
     let Dump { target, no_stats, bridge, selector } = dump;
-    let asked = Request::BridgeFlows { bridge, selector, statistics: !no_stats };
-    let (_, stream): (Value, _) = Stream::open(&target.path()?, &asked)?;
+    let query = Request::BridgeFlows { bridge, selector, statistics: !no_stats };
+    let (_, stream): (Value, _) = Stream::open(&target.path()?, &query)?;
     let mut out = Output::new();
     let _: Value = stream.all(|FlowLine { line }| out.write(&format!("{line}\n")))?;
     out.flush()
@@ -198,8 +198,8 @@ fn dump_flows(dump: Dump) -> Result<(), Failure> {
 
 fn dump_ports(ports: Ports) -> Result<(), Failure> {
     let Ports { target, bridge, port } = ports;
-    let asked = Request::BridgePorts { bridge, port };
-    let rows: Vec<BridgePortRow> = request(&target.path()?, &asked)?;
+    let query = Request::BridgePorts { bridge, port };
+    let rows: Vec<BridgePortRow> = request(&target.path()?, &query)?;
     stdio::print(&describe_ports(&rows))
 }
 

@@ -128,7 +128,7 @@ mod tests {
         let config = config(&["vxlan"], 1000);
         let needed = needed(&config);
         assert!(fits(&config, needed).is_ok());
-        let said = fits(&config, needed - 1).unwrap_err().to_string();
-        assert!(said.contains("1000 ports") && said.contains(&format!("ulimit -Hn {needed}")));
+        let error = fits(&config, needed - 1).unwrap_err().to_string();
+        assert!(error.contains("1000 ports") && error.contains(&format!("ulimit -Hn {needed}")));
     }
 }

@@ -207,14 +207,14 @@ mod tests {
             state: Some("up".to_owned()),
             ..AttachedRow::default()
         };
-        let stray = AttachedRow {
+        let orphaned = AttachedRow {
             port: "old.h1.1".to_owned(),
             device: "veth2".to_owned(),
             owner: "me".to_owned(),
             ..AttachedRow::default()
         };
         let host = "h1".to_owned();
-        let reply = PoolsReply { host, pools: vec![pool], attached: vec![web, stray] };
+        let reply = PoolsReply { host, pools: vec![pool], attached: vec![web, orphaned] };
         let text = "\
 POOL  SWITCH   MTU  PORTS  FREE
 pods  blue    1442    100    98

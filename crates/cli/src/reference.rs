@@ -53,13 +53,13 @@ fn committed_tables_of_metrics_match_the_families() {
     let (before, rest) = page.split_once("<!-- families -->\n").unwrap();
     let (_, after) = rest.split_once("<!-- /families -->").unwrap();
     let tables = metrics::document();
-    let wanted = format!("{before}<!-- families -->\n{tables}\n<!-- /families -->{after}");
+    let expected = format!("{before}<!-- families -->\n{tables}\n<!-- /families -->{after}");
     match std::env::var_os(WRITE).map(PathBuf::from) {
         Some(directory) => {
             fs::create_dir_all(&directory).unwrap();
-            fs::write(directory.join("metrics.md"), wanted).unwrap();
+            fs::write(directory.join("metrics.md"), expected).unwrap();
         }
-        None => assert!(page == wanted, "docs/metrics.md differs: run cargo xtask docs-generate"),
+        None => assert!(page == expected, "docs/metrics.md differs: run cargo xtask docs-generate"),
     }
 }
 
@@ -76,14 +76,17 @@ fn committed_list_of_log_messages_matches_the_table() {
         let action = if action.is_empty() { "nothing" } else { action };
         writeln!(table, "| `{id}` | {level} | {} | {} |", cell(meaning), cell(action)).unwrap();
     }
-    let wanted = format!("{before}<!-- messages -->\n{table}<!-- /messages -->{after}");
+    let expected = format!("{before}<!-- messages -->\n{table}<!-- /messages -->{after}");
     match std::env::var_os(WRITE).map(PathBuf::from) {
         Some(directory) => {
             fs::create_dir_all(&directory).unwrap();
-            fs::write(directory.join("log-messages.md"), wanted).unwrap();
+            fs::write(directory.join("log-messages.md"), expected).unwrap();
         }
         None => {
-            assert!(page == wanted, "docs/log-messages.md differs: run cargo xtask docs-generate");
+            assert!(
+                page == expected,
+                "docs/log-messages.md differs: run cargo xtask docs-generate"
+            );
         }
     }
 }

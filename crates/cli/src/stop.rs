@@ -125,22 +125,22 @@ mod tests {
         assert_eq!(describe_purge(&nothing, 0), "nothing to remove\n");
         assert_eq!(describe_purge(&nothing, 1), "removed files of saved connections: 1\n");
         let devices = PurgeResult { devices: 2, ..nothing };
-        let said = describe_purge(&devices, 1);
-        assert!(said.contains("2 guest devices\n") && said.contains("connections: 1"), "{said}");
+        let text = describe_purge(&devices, 1);
+        assert!(text.contains("2 guest devices\n") && text.contains("connections: 1"), "{text}");
     }
 
     #[test]
     fn describe_claims_that_flows_are_forwarded_only_when_that_is_known() {
         let pinned = Some("/sys/fs/bpf/weft/1".into());
-        let said = |pinned, lasting| {
+        let text = |pinned, lasting| {
             describe(&StopReply { host: "h1".to_owned(), pinned, lasting, megaflows: 7 })
         };
-        let lasting = said(pinned.clone(), true);
+        let lasting = text(pinned.clone(), true);
         let known = "the kernel keeps forwarding 7 megaflows, pinned at /sys/fs/bpf/weft/1\n";
         assert!(lasting.contains(known), "{lasting}");
-        let doubtful = said(pinned, false);
-        assert!(doubtful.contains("may have ended with the daemon"), "{doubtful}");
-        assert!(!doubtful.contains("keeps"), "{doubtful}");
-        assert_eq!(said(None, false), "the switch of h1 has stopped\nnothing keeps forwarding\n");
+        let possibly_ended = text(pinned, false);
+        assert!(possibly_ended.contains("may have ended with the daemon"), "{possibly_ended}");
+        assert!(!possibly_ended.contains("keeps"), "{possibly_ended}");
+        assert_eq!(text(None, false), "the switch of h1 has stopped\nnothing keeps forwarding\n");
     }
 }

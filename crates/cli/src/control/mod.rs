@@ -368,8 +368,8 @@ mod tests {
             (r#"{"command":"capture","port":"a"}"#, "missing field `snap_bytes`"),
         ];
         for (text, fault) in table {
-            let said = serde_json::from_str::<Request>(text).unwrap_err().to_string();
-            assert!(said.contains(fault), "{text}: {said}");
+            let error = serde_json::from_str::<Request>(text).unwrap_err().to_string();
+            assert!(error.contains(fault), "{text}: {error}");
         }
     }
 }

@@ -436,10 +436,10 @@ mod tests {
             let mut stream = UnixStream::connect(&path).unwrap();
             stream.set_read_timeout(Some(5 * REQUEST_TIMEOUT)).unwrap();
             stream.write_all(request).unwrap();
-            let mut said = String::new();
-            stream.read_to_string(&mut said).unwrap();
-            assert!(said.starts_with("{\"error\":\"invalid request:"), "{fault}: {said}");
-            assert!(said.contains(fault), "{fault}: {said}");
+            let mut reply = String::new();
+            stream.read_to_string(&mut reply).unwrap();
+            assert!(reply.starts_with("{\"error\":\"invalid request:"), "{fault}: {reply}");
+            assert!(reply.contains(fault), "{fault}: {reply}");
         }
     }
 

@@ -79,7 +79,10 @@ fn events<'a>(before: &'a Connections, now: &'a Connections) -> Vec<(Event, &'a 
     let ended = ended.map(|(_, row)| (Event::Ended, row));
     let others = now.iter().filter_map(|(id, row)| match before.get(id) {
         None => Some((Event::New, row)),
-        Some(had) if (&had.state, had.mark, &had.label) != (&row.state, row.mark, &row.label) => {
+        Some(previous)
+            if (&previous.state, previous.mark, &previous.label)
+                != (&row.state, row.mark, &row.label) =>
+        {
             Some((Event::Changed, row))
         }
         Some(_) => None,

@@ -27,7 +27,7 @@ const NO_NETWORK: &str = "this switch gets its network from OVN, which attaches 
 const MAX_OWNER_BYTES: usize = 512;
 
 /// A request to attach a device.
-pub(super) struct Wanted<'a> {
+pub(super) struct AttachRequest<'a> {
     /// A pool, or one of its ports.
     pub at: &'a str,
     pub device: &'a str,
@@ -71,8 +71,9 @@ impl Daemon {
         let pools = pools.into_values().collect();
         // Attached devices whose ports the network file no longer has.
         let known: HashSet<&str> = attached.iter().map(|row| row.port.as_str()).collect();
-        let strays = deployment.attached.iter().filter(|(port, _)| !known.contains(port.as_str()));
-        let strays: Vec<_> = strays
+        let orphaned =
+            deployment.attached.iter().filter(|(port, _)| !known.contains(port.as_str()));
+        let orphaned: Vec<_> = orphaned
             .map(|(port, it)| AttachedRow {
                 port: port.clone(),
                 device: it.device.clone(),
@@ -80,7 +81,7 @@ impl Daemon {
                 ..AttachedRow::default()
             })
             .collect();
-        attached.extend(strays);
+        attached.extend(orphaned);
         PoolsReply { host: self.host.clone(), pools, attached }
     }
 
@@ -88,15 +89,15 @@ impl Daemon {
     ///
     /// # Errors
     /// No such port is free, or the device is in use; the datapath has ended.
-    pub(super) fn add_port(&self, wanted: &Wanted<'_>) -> Result<AttachedRow, Failure> {
+    pub(super) fn add_port(&self, request: &AttachRequest<'_>) -> Result<AttachedRow, Failure> {
         let mut state = self.lock_reload_state()?;
         let old = self.deployment();
         let network = old.network.as_ref().ok_or_else(|| Failure::Input(anyhow!(NO_NETWORK)))?;
-        let after = state.last_of_pool.get(wanted.at).map_or("", String::as_str);
+        let after = state.last_of_pool.get(request.at).map_or("", String::as_str);
         let (switch, port, is_new) =
-            choose(network, &self.host, &old, wanted, after).map_err(Failure::Input)?;
+            choose(network, &self.host, &old, request, after).map_err(Failure::Input)?;
         let attached =
-            Attached { device: wanted.device.to_owned(), owner: wanted.owner.to_owned() };
+            Attached { device: request.device.to_owned(), owner: request.owner.to_owned() };
         if is_new {
             let (new, number) = old.with_device(switch, port, &attached).map_err(Failure::Input)?;
             let mut program = self.switch.program();
@@ -104,7 +105,7 @@ impl Daemon {
             place(&mut program, (key, port.key), Some(number));
             attached::save(&self.attached_folder, &port.name, &attached)?;
             let (new, has_underlay) = (Arc::new(new), &mut state.has_underlay);
-            if let Err(error) = self.put_ports_in_force(&old, &new, program, has_underlay) {
+            if let Err(error) = self.activate_ports(&old, &new, program, has_underlay) {
                 // An error of `forget` is ignored: the first error says more.
                 let _ = attached::forget(&self.attached_folder, &port.name);
                 return Err(error);
@@ -112,7 +113,7 @@ impl Daemon {
             if let Some(pool) = &port.pool {
                 state.last_of_pool.insert(pool.to_string(), port.name.clone());
             }
-            messages::log!(DEVICE_ATTACHED, port = %port.name, device = wanted.device, "attached");
+            messages::log!(DEVICE_ATTACHED, port = %port.name, device = request.device, "attached");
         }
         Ok(row_of(network, switch, port, &attached, None))
     }
@@ -132,12 +133,12 @@ impl Daemon {
             let why = "name the port or the owner of what to detach";
             return Err(Failure::Input(anyhow!(why)));
         }
-        let is_meant = |(name, attached): &(&String, &Attached)| {
+        let is_selected = |(name, attached): &(&String, &Attached)| {
             port.is_none_or(|port| port == name.as_str())
                 && owner.is_none_or(|owner| owner == attached.owner)
         };
         let names: Vec<String> =
-            old.attached.iter().filter(is_meant).map(|(name, _)| name.clone()).collect();
+            old.attached.iter().filter(is_selected).map(|(name, _)| name.clone()).collect();
         if names.is_empty() {
             return Ok(DeletedPort { removed: names });
         }
@@ -149,7 +150,7 @@ impl Daemon {
             }
             program.remove_port_role(number);
         }
-        self.put_ports_in_force(&old, &Arc::new(new), program, &mut state.has_underlay)?;
+        self.activate_ports(&old, &Arc::new(new), program, &mut state.has_underlay)?;
         // Tries all files before it returns the first error.
         let forgotten: Vec<_> =
             names.iter().map(|name| attached::forget(&self.attached_folder, name)).collect();
@@ -267,10 +268,10 @@ fn choose<'n>(
     network: &'n Network,
     host: &str,
     deployment: &Deployment,
-    wanted: &Wanted<'_>,
+    request: &AttachRequest<'_>,
     after: &str,
 ) -> Result<(&'n LogicalSwitch, &'n Port, bool)> {
-    let Wanted { at, device, owner, addresses } = *wanted;
+    let AttachRequest { at, device, owner, addresses } = *request;
     if let Some(problem) = network::interface_problem(device) {
         bail!(problem);
     }

@@ -98,11 +98,12 @@ impl Daemon {
                 Err(error) => return client.reject(&error),
             }
         };
-        let is_wanted = |number: u32, name: &str| {
+        let is_selected = |number: u32, name: &str| {
             port.is_none_or(|port| port == name || port.parse() == Ok(number))
         };
-        let wanted: Vec<_> = ports.iter().filter(|(n, port)| is_wanted(n.0, &port.name)).collect();
-        if let (Some(port), true) = (port, wanted.is_empty()) {
+        let selected: Vec<_> =
+            ports.iter().filter(|(n, port)| is_selected(n.0, &port.name)).collect();
+        if let (Some(port), true) = (port, selected.is_empty()) {
             let known: Vec<_> = ports.iter().map(|(_, port)| port.name.as_str()).collect();
             let known = list_names(&known);
             return client.reject(&format!(
@@ -118,7 +119,7 @@ impl Daemon {
             let (name, drops) = (port.name.clone(), stats.drops.values().sum());
             Some(BridgePortRow { number: number.0, name, rx: stats.rx, tx: stats.tx, drops })
         };
-        client.ok(&wanted.into_iter().filter_map(row).collect::<Vec<_>>())
+        client.ok(&selected.into_iter().filter_map(row).collect::<Vec<_>>())
     }
 
     /// Changes the flows of a bridge. The megaflows that the change does not affect stay.

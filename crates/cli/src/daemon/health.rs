@@ -26,7 +26,7 @@ use switch::ControllerCopy;
 /// The capacity of the queue of packets to the thread.
 const QUEUE: usize = 256;
 /// The longest sleep of the thread. New checks start within this time.
-const NAP: Duration = Duration::from_millis(250);
+const MAX_SLEEP: Duration = Duration::from_millis(250);
 /// The minimum time between two changes of the program, so that flapping backends cost little.
 const PAUSE: Duration = Duration::from_millis(500);
 /// The pause before a failed change is tried again.
@@ -179,9 +179,9 @@ impl Health {
                 change,
             })
         });
-        let rest = checker
-            .due_ms()
-            .map_or(NAP, |due| Duration::from_millis(due.saturating_sub(now_ms)).min(NAP));
+        let rest = checker.due_ms().map_or(MAX_SLEEP, |due| {
+            Duration::from_millis(due.saturating_sub(now_ms)).min(MAX_SLEEP)
+        });
         (changes.collect(), rest)
     }
 }
@@ -215,7 +215,7 @@ pub(super) fn start(daemon: &Arc<Daemon>, receiver: Receiver<ControllerCopy>) ->
     let weak = Arc::downgrade(daemon);
     daemon.follow_health(&daemon.deployment());
     let run = move || {
-        let (mut rest, mut schedule) = (NAP, ApplySchedule::default());
+        let (mut rest, mut schedule) = (MAX_SLEEP, ApplySchedule::default());
         loop {
             let first = match receiver.recv_timeout(rest) {
                 Ok(copy) => Some(copy),
@@ -307,7 +307,7 @@ impl Daemon {
         let flows = FlowFiles::new();
         let (new, program) =
             Deployment::new((network, &flows), file, &self.host, old.options(), previous)?;
-        self.put_ports_in_force(&old, &Arc::new(new), program, &mut state.has_underlay)?;
+        self.activate_ports(&old, &Arc::new(new), program, &mut state.has_underlay)?;
         Ok(())
     }
 

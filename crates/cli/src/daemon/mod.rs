@@ -28,7 +28,7 @@ use crate::control::{Connection, Request};
 use crate::metrics::PortDrops;
 use crate::{Failure, logging};
 use anyhow::{Context, Result, bail};
-use attach::Wanted;
+use attach::AttachRequest;
 use bridge_flows::ExpiryTimer;
 use datapath::stats::Snapshot;
 use datapath::{Datapath, DatapathError};
@@ -109,7 +109,7 @@ pub enum Shutdown {
 pub struct PreparedDaemon {
     host: String,
     source: NetworkSource,
-    wanted: DatapathArg,
+    requested: DatapathArg,
     choice: DatapathChoice,
     deployment: Deployment,
     program: pipeline::Program,
@@ -162,13 +162,13 @@ impl PreparedDaemon {
     pub fn load(
         host: &str,
         file: &Path,
-        wanted: DatapathArg,
+        requested: DatapathArg,
         options: ForwardingOptions,
         control: &Path,
     ) -> Result<Self, Failure> {
-        let choice = DatapathChoice::new(wanted)?;
+        let choice = DatapathChoice::new(requested)?;
         let source = NetworkSource::File(file.to_owned());
-        Self::load_for(host.to_owned(), source, (wanted, choice), options, control)
+        Self::load_for(host.to_owned(), source, (requested, choice), options, control)
     }
 
     /// Chooses the datapath, and takes the network of a host that has joined OVN. Changes nothing
@@ -178,20 +178,20 @@ impl PreparedDaemon {
     /// Privileges are missing, or the limit on open files is too low.
     pub fn of_ovn(
         joined: JoinedHost,
-        wanted: DatapathArg,
+        requested: DatapathArg,
         options: ForwardingOptions,
         control: &Path,
     ) -> Result<Self, Failure> {
-        let choice = DatapathChoice::new(wanted)?;
+        let choice = DatapathChoice::new(requested)?;
         let host = joined.name().to_owned();
         let source = NetworkSource::Ovn(Box::new(joined));
-        Self::load_for(host, source, (wanted, choice), options, control)
+        Self::load_for(host, source, (requested, choice), options, control)
     }
 
     fn load_for(
         host: String,
         mut source: NetworkSource,
-        (wanted, choice): (DatapathArg, DatapathChoice),
+        (requested, choice): (DatapathArg, DatapathChoice),
         options: ForwardingOptions,
         control: &Path,
     ) -> Result<Self, Failure> {
@@ -199,7 +199,7 @@ impl PreparedDaemon {
         let (deployment, program) = source.load(&host, options, control)?;
         sandbox::require_at_start(&deployment.config, choice.use_kernel())
             .map_err(Failure::Input)?;
-        Ok(Self { host, source, wanted, choice, deployment, program })
+        Ok(Self { host, source, requested, choice, deployment, program })
     }
 
     /// Starts the daemon. Its sockets must be open already. The kernel datapath adopts the
@@ -229,10 +229,10 @@ impl PreparedDaemon {
             Ok(provider) => (self, provider),
             // The probe of the kernel cannot find every reason for which loading the programs
             // fails.
-            Err(error) if self.wanted == DatapathArg::Auto && error.is::<Unsupported>() => {
+            Err(error) if self.requested == DatapathArg::Auto && error.is::<Unsupported>() => {
                 let choice = DatapathChoice::fall_back_to_user(&error.root_cause().to_string());
-                let Self { host, source, wanted, deployment, .. } = self;
-                let choice = (wanted, choice);
+                let Self { host, source, requested, deployment, .. } = self;
+                let choice = (requested, choice);
                 let options = deployment.options();
                 let prepared = Self::load_for(host, source, choice, options, control)?;
                 let config = &prepared.deployment.config;
@@ -437,9 +437,13 @@ impl Daemon {
             },
             Request::Pools => client.ok(&self.pools()),
             Request::AddPort { at, device, owner, addresses } => {
-                let wanted =
-                    Wanted { at: &at, device: &device, owner: &owner, addresses: &addresses };
-                answer(self.add_port(&wanted), client)
+                let request = AttachRequest {
+                    at: &at,
+                    device: &device,
+                    owner: &owner,
+                    addresses: &addresses,
+                };
+                answer(self.add_port(&request), client)
             }
             Request::DeletePort { port, owner } => {
                 answer(self.delete_ports(port.as_deref(), owner.as_deref()), client)

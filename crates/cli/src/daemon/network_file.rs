@@ -113,12 +113,13 @@ mod tests {
     #[test]
     fn reads_end_with_an_error_when_they_hang_and_never_pile_up() {
         let reads = FileReads { limit: Duration::from_millis(20), ..FileReads::new() };
-        let hang = || {
+        let block_read = || {
             let (gate, wait) = channel::<()>();
             let error = reads.run(move || wait.recv()).unwrap_err().to_string();
             (gate, error)
         };
-        let (gates, errors): (Vec<Sender<()>>, Vec<_>) = (0..MAX_READS + 1).map(|_| hang()).unzip();
+        let (gates, errors): (Vec<Sender<()>>, Vec<_>) =
+            (0..MAX_READS + 1).map(|_| block_read()).unzip();
         let (last, others) = errors.split_last().unwrap();
         for error in others {
             assert!(error.contains("has not answered within"), "{error}");

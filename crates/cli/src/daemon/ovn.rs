@@ -169,7 +169,7 @@ impl JoinedHost {
 /// tools such as ovs-vsctl that the bridges are configured, so that they do not block.
 fn wait_for_settings(local: &mut Database, run_folder: &Path) -> Settings {
     let hostname = machine_name();
-    let mut told = None;
+    let mut reported = None;
     let mut warn_at = Some(Instant::now() + SETTINGS_PATIENCE);
     let mut unset = UnsetHost::default();
     // The threads of the sockets end with this function, before the process drops its privileges.
@@ -178,18 +178,18 @@ fn wait_for_settings(local: &mut Database, run_folder: &Path) -> Settings {
         if local.receive().is_updated {
             match Settings::read(local.replica(), &hostname) {
                 Ok(settings) => return settings,
-                Err(error) if told.as_ref() == Some(&error) => {}
+                Err(error) if reported.as_ref() == Some(&error) => {}
                 Err(error) => {
                     messages::log!(
                         OVN_SETTINGS_AWAITED,
                         "waiting for the settings of this host: {error}"
                     );
-                    told = Some(error);
+                    reported = Some(error);
                 }
             }
         }
         let now = Instant::now();
-        if let Some(error) = told.as_ref().filter(|_| warn_at.is_some_and(|at| at <= now)) {
+        if let Some(error) = reported.as_ref().filter(|_| warn_at.is_some_and(|at| at <= now)) {
             messages::log!(
                 OVN_SETTINGS_MISSING,
                 "still waiting for the settings of this host: {error}"

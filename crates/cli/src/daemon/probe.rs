@@ -257,11 +257,11 @@ impl PmtuListener {
         };
         while let Ok(Some((message, router))) = socket.recv_from() {
             let Some(mtu) = message.path_mtu() else { continue };
-            let told = PmtuReport { mtu, router: Some(router) };
-            self.messages.insert((message.local, message.remote), (told, Instant::now()));
+            let report = PmtuReport { mtu, router: Some(router) };
+            self.messages.insert((message.local, message.remote), (report, Instant::now()));
         }
         self.messages.retain(|_, (_, received)| received.elapsed() < TOO_BIG_AGE);
-        self.messages.get(&(local, remote)).map(|(told, _)| *told)
+        self.messages.get(&(local, remote)).map(|(report, _)| *report)
     }
 }
 

@@ -47,8 +47,8 @@ impl DatapathChoice {
     ///
     /// # Errors
     /// The kernel does not reply to netlink requests.
-    pub fn new(wanted: DatapathArg) -> Result<Self> {
-        Ok(match wanted {
+    pub fn new(requested: DatapathArg) -> Result<Self> {
+        Ok(match requested {
             DatapathArg::User => Self { kind: Kind::User, reason: REQUESTED.to_owned() },
             DatapathArg::Kernel => Self { kind: Kind::Kernel, reason: REQUESTED.to_owned() },
             DatapathArg::None => Self { kind: Kind::None, reason: REQUESTED.to_owned() },

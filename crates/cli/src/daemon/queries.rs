@@ -157,9 +157,9 @@ impl Daemon {
         }));
         self.add_clients(&mut fdb, &program);
         let refused = |what: &'static str| {
-            move |(at, taught): (IngressPort, PortUsage)| {
+            move |(at, usage): (IngressPort, PortUsage)| {
                 let (datapath, port) = names_at(at.datapath, at.port);
-                let PortUsage { known, refused } = taught;
+                let PortUsage { known, refused } = usage;
                 (refused > 0).then(|| PortAtLimit {
                     datapath,
                     port,

@@ -123,7 +123,7 @@ impl Daemon {
         let old_program = self.switch.program();
         let datapaths = changes(&names_of(&old_program), &names_of(&program), |name| name.clone());
         let new = Arc::new(new);
-        let generation = self.put_in_force(&old, &new, program, &steps, has_underlay)?;
+        let generation = self.activate(&old, &new, program, &steps, has_underlay)?;
         self.note_timeouts(&new);
         let reloaded = ReloadReply {
             network: file.to_owned(),
@@ -140,7 +140,7 @@ impl Daemon {
     ///
     /// # Errors
     /// A socket cannot be opened: nothing has changed. Or the datapath has ended.
-    fn put_in_force(
+    fn activate(
         &self,
         old: &Deployment,
         new: &Arc<Deployment>,
@@ -158,7 +158,7 @@ impl Daemon {
             self.add_underlay(&old.config, &new.config)?;
         }
         self.add_ports(steps)?;
-        self.forget_moved(&old_program, &program, new.network.as_deref());
+        self.forget_invalid_entries(&old_program, &program, new.network.as_deref());
         // Clients must find the names of ports before they see flows that use them.
         *self.deployment.write().unwrap_or_else(PoisonError::into_inner) = Arc::clone(new);
         self.datapath.set_punt_limit(new.config.punt_limit)?;
@@ -171,7 +171,7 @@ impl Daemon {
         // Health checks start after the program is published: their probes enter its switches.
         self.follow_health(new);
         // Again, for addresses learned between the first call and the new program.
-        self.forget_moved(&old_program, &program, new.network.as_deref());
+        self.forget_invalid_entries(&old_program, &program, new.network.as_deref());
         // Outdated megaflows must be deleted before the ports and end points that they use.
         self.switch.enforce(generation)?;
         if let Some(tracker) = self.datapath.tracker() {
@@ -191,7 +191,7 @@ impl Daemon {
     /// Replaces the running network by a newer state of OVN's network.
     ///
     /// # Errors
-    /// As for [`Self::put_in_force`]; or the daemon is stopping.
+    /// As for [`Self::activate`]; or the daemon is stopping.
     pub(super) fn install(&self, new: Deployment, program: Program) -> Result<u64, Failure> {
         let mut state = self.reloads.lock();
         if state.is_closed {
@@ -199,14 +199,14 @@ impl Daemon {
         }
         let old = self.deployment();
         let steps = PortSteps::between(&old.config, &new.config);
-        self.put_in_force(&old, &Arc::new(new), program, &steps, &mut state.has_underlay)
+        self.activate(&old, &Arc::new(new), program, &steps, &mut state.has_underlay)
     }
 
     /// Applies a change of the ports.
     ///
     /// # Errors
-    /// As for [`Self::put_in_force`].
-    pub(super) fn put_ports_in_force(
+    /// As for [`Self::activate`].
+    pub(super) fn activate_ports(
         &self,
         old: &Deployment,
         new: &Arc<Deployment>,
@@ -214,7 +214,7 @@ impl Daemon {
         has_underlay: &mut bool,
     ) -> Result<u64, Failure> {
         let steps = PortSteps::between(&old.config, &new.config);
-        self.put_in_force(old, new, program, &steps, has_underlay)
+        self.activate(old, new, program, &steps, has_underlay)
     }
 
     /// Adds new tunnels and end points, and keeps the old ones for now.
@@ -244,7 +244,7 @@ impl Daemon {
     /// Forgets learned addresses that are wrong in the new program: the key of their logical port
     /// now belongs to another port, the port no longer learns, or the new file configures the MAC
     /// address.
-    fn forget_moved(&self, old: &Program, new: &Program, network: Option<&Network>) {
+    fn forget_invalid_entries(&self, old: &Program, new: &Program, network: Option<&Network>) {
         let moved = |key: DatapathKey, port: FdbPort| {
             let name = |program: &Program| {
                 let datapath = program.datapath(key)?;
@@ -404,12 +404,12 @@ impl PortSteps {
                 steps.added.push(port.clone());
             }
         }
-        let wanted: HashSet<_> = steps.added.iter().map(device).collect();
+        let added_devices: HashSet<_> = steps.added.iter().map(device).collect();
         for port in &old.ports {
             if after.get(&port.port) == Some(&port) {
                 continue;
             }
-            if after.contains_key(&port.port) || wanted.contains(&device(port)) {
+            if after.contains_key(&port.port) || added_devices.contains(&device(port)) {
                 steps.replaced.push(port.clone());
             } else {
                 steps.removed.push(port.clone());

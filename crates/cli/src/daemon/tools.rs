@@ -41,7 +41,7 @@ impl Daemon {
         let arguments: Vec<&str> = call.params.iter().map(String::as_str).collect();
         let reply = match (program, call.method.as_str(), arguments.as_slice()) {
             (_, "exit", _) => {
-                let stop = how_to_stop(program, &arguments);
+                let stop = shutdown_kind(program, &arguments);
                 return match stop {
                     Some(mode) => (Ok(String::new()), Some(mode)),
                     None => (Err(unsupported("exit", &arguments)), None),
@@ -160,7 +160,7 @@ impl Daemon {
 /// Maps the arguments of `exit` as the original programs do. ovs-vswitchd keeps the kernel's flows
 /// unless `--cleanup` is given. ovn-controller removes its host from the southbound database unless
 /// `--restart` is given.
-fn how_to_stop(program: Program, arguments: &[&str]) -> Option<Shutdown> {
+fn shutdown_kind(program: Program, arguments: &[&str]) -> Option<Shutdown> {
     match (program, arguments) {
         (Program::Vswitchd, []) | (Program::Controller, ["--restart"]) => Some(Shutdown::Detach),
         (Program::Vswitchd, ["--cleanup"]) | (Program::Controller, []) => Some(Shutdown::Full),
@@ -232,7 +232,7 @@ impl TupleFilter {
         ];
         self.ends.iter().zip(End::of(tuple)).all(|(end, own)| end.accepts(own))
             && self.protocol.is_none_or(|protocol| protocol == tuple.protocol().0)
-            && values.into_iter().all(|(wanted, is)| wanted.is_none() || wanted == is)
+            && values.into_iter().all(|(expected, is)| expected.is_none() || expected == is)
     }
 }
 
@@ -359,7 +359,7 @@ mod tests {
             (Controller, &restart, Some(Shutdown::Detach)),
             (Controller, &cleanup, None),
         ] {
-            assert_eq!(how_to_stop(program, arguments), mode, "{program:?} {arguments:?}");
+            assert_eq!(shutdown_kind(program, arguments), mode, "{program:?} {arguments:?}");
         }
     }
 }

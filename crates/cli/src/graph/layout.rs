@@ -26,12 +26,12 @@ pub const LEGEND: i32 = 34;
 /// The maximum length of the text of a cell. Longer texts are cut.
 pub const MAX_CELL_CHARACTERS: usize = 46;
 /// The minimum and maximum distance by which a line between boxes of one column bulges to the left.
-const LEAST_BOW: i32 = 22;
-const MOST_BOW: i32 = 120;
+const MIN_CURVATURE: i32 = 22;
+const MAX_CURVATURE: i32 = 120;
 
 /// The position and size of a box.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
-pub struct Place {
+pub struct PlacedBox {
     pub x: i32,
     pub y: i32,
     pub width: i32,
@@ -43,7 +43,7 @@ pub struct Place {
 /// The places of all boxes, and the size of the picture.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Layout {
-    pub places: Vec<Place>,
+    pub places: Vec<PlacedBox>,
     pub width: i32,
     pub height: i32,
 }
@@ -63,8 +63,8 @@ impl Layout {
     }
 
     /// The distance by which a line between two boxes of one column bulges to the left.
-    pub fn bow(&self, from_y: i32, to_y: i32) -> i32 {
-        (LEAST_BOW + (from_y - to_y).abs() / 12).min(MOST_BOW)
+    pub fn curvature(&self, from_y: i32, to_y: i32) -> i32 {
+        (MIN_CURVATURE + (from_y - to_y).abs() / 12).min(MAX_CURVATURE)
     }
 
     /// Chooses the vertical positions. Switches are in the order of the file. The boxes of each
@@ -90,16 +90,17 @@ impl Layout {
         }
         self.follow(picture, follow, lead);
         let mut first = first.clone();
-        let wanted: Vec<i32> =
-            (0..picture.boxes.len()).map(|index| self.wanted(picture, index, switches)).collect();
-        first.sort_by_key(|&index| wanted[index]);
+        let preferred_y: Vec<i32> = (0..picture.boxes.len())
+            .map(|index| self.preferred_y(picture, index, switches))
+            .collect();
+        first.sort_by_key(|&index| preferred_y[index]);
         self.follow(picture, &first, switches);
         self.follow(picture, tunnels, hosts);
     }
 
     /// The vertical position of a box at which its lines to the boxes `others` are horizontal on
     /// average.
-    fn wanted(&self, picture: &Picture, index: usize, others: &[usize]) -> i32 {
+    fn preferred_y(&self, picture: &Picture, index: usize, others: &[usize]) -> i32 {
         let (mut sum, mut count) = (0, 0);
         for line in &picture.lines {
             for (own, other) in [(line.from, line.to), (line.to, line.from)] {
@@ -131,10 +132,10 @@ impl Layout {
         let mut offsets = Vec::new();
         let mut blocks: Vec<Block> = Vec::new();
         for (place, &index) in column.iter().enumerate() {
-            let wanted = self.wanted(picture, index, others).max(MARGIN + TITLE) - above;
+            let preferred_y = self.preferred_y(picture, index, others).max(MARGIN + TITLE) - above;
             offsets.push(above);
             above += self.places[index].height + BOX_GAP;
-            blocks.push(Block { first: place, sum: wanted.into(), count: 1 });
+            blocks.push(Block { first: place, sum: preferred_y.into(), count: 1 });
             while let [.., before, last] = &mut blocks[..] {
                 if before.sum * last.count <= last.sum * before.count {
                     break;
@@ -157,15 +158,15 @@ impl Layout {
 
     /// Chooses the horizontal positions of the columns, and the size of the picture.
     fn place_columns(&mut self, picture: &Picture) {
-        let bows = picture.lines.iter().filter(|line| {
+        let curved = picture.lines.iter().filter(|line| {
             let column = |end: End| picture.boxes[end.index].kind.column();
             column(line.from) == column(line.to)
         });
         let mut room = [0; Kind::COLUMNS];
-        for line in bows {
+        for line in curved {
             let column = picture.boxes[line.from.index].kind.column();
             let ends = [line.from, line.to].map(|end| self.height_of(picture, end));
-            room[column] = room[column].max(self.bow(ends[0], ends[1]));
+            room[column] = room[column].max(self.curvature(ends[0], ends[1]));
         }
         let mut x = MARGIN;
         for (column, room) in room.into_iter().enumerate() {
@@ -227,7 +228,7 @@ fn text_width(text: &str) -> i32 {
 }
 
 /// A place with a size but without coordinates.
-fn sized(drawn: &PictureBox) -> Place {
+fn sized(drawn: &PictureBox) -> PlacedBox {
     let columns = drawn.rows.iter().map(|row| row.cells.len()).max().unwrap_or(0);
     let mut x = PADDING + 10;
     let mut cells = Vec::new();
@@ -242,7 +243,7 @@ fn sized(drawn: &PictureBox) -> Place {
     let rows = i32::try_from(drawn.rows.len()).unwrap_or(i32::MAX / ROW_HEIGHT / 2);
     let height = heading_height(drawn) + rows * ROW_HEIGHT + BOTTOM;
     let width = (x - CELL_GAP + PADDING).max(heading + 2 * PADDING).max(LEAST_WIDTH);
-    Place { width, height, cells, ..Place::default() }
+    PlacedBox { width, height, cells, ..PlacedBox::default() }
 }
 
 #[cfg(test)]

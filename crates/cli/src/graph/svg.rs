@@ -86,13 +86,13 @@ fn write_line(out: &mut String, picture: &Picture, layout: &Layout, line: &Line)
     let (left, right) = (&layout.places[from.index], &layout.places[to.index]);
     let class = line.state.name();
     if column(from) == column(to) {
-        let bow = layout.bow(from_y, to_y) * 4 / 3;
+        let curvature = layout.curvature(from_y, to_y) * 4 / 3;
         let (a, b) = (left.x, right.x);
         return writeln!(
             out,
             "<path class=\"line {class}\" d=\"M{a} {from_y}C{} {from_y} {} {to_y} {b} {to_y}\"/>",
-            a - bow,
-            b - bow
+            a - curvature,
+            b - curvature
         );
     }
     let (a, b) = (left.x + left.width, right.x);
@@ -104,8 +104,8 @@ fn write_line(out: &mut String, picture: &Picture, layout: &Layout, line: &Line)
     )
 }
 
-fn write_box(out: &mut String, drawn: &PictureBox, place: &layout::Place) -> fmt::Result {
-    let layout::Place { x, y, width, height, cells } = place;
+fn write_box(out: &mut String, drawn: &PictureBox, place: &layout::PlacedBox) -> fmt::Result {
+    let layout::PlacedBox { x, y, width, height, cells } = place;
     writeln!(
         out,
         "<g class=\"{}\">\n<rect class=\"box\" x=\"{x}\" y=\"{y}\" width=\"{width}\" \

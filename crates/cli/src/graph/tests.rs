@@ -114,9 +114,9 @@ fn examples_are_drawn_with_all_their_names() {
             .chain(bridges.map(|bridge| &bridge.name))
             .chain(bridge_ports)
             .chain(balancers);
-        for wanted in names {
-            assert!(svg.contains(&format!(">{wanted}</text>")), "{name}: {wanted}");
-            assert!(dot.contains(wanted), "{name}: {wanted}");
+        for expected in names {
+            assert!(svg.contains(&format!(">{expected}</text>")), "{name}: {expected}");
+            assert!(dot.contains(expected), "{name}: {expected}");
         }
         assert_eq!(svg, svg::draw(&picture_of(name, network)), "it is deterministic");
     }

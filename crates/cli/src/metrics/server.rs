@@ -92,9 +92,10 @@ impl MetricsSocket {
     /// [`listen_at`].
     pub fn listen(address: &MetricsAddress, group: Option<&str>) -> Result<Self> {
         let (listener, address) = match address {
-            MetricsAddress::Tcp(wanted) => {
-                let failed = || format!("cannot serve metrics at {wanted}: choose another address");
-                let listener = TcpListener::bind(wanted).with_context(failed)?;
+            MetricsAddress::Tcp(socket_address) => {
+                let failed =
+                    || format!("cannot serve metrics at {socket_address}: choose another address");
+                let listener = TcpListener::bind(socket_address).with_context(failed)?;
                 let bound = listener.local_addr().with_context(failed)?;
                 (Listener::Tcp(listener), MetricsAddress::Tcp(bound))
             }

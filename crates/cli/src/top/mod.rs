@@ -17,7 +17,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, SyncSender, TryRecvError, TrySendError, sync_channel};
 use std::time::{Duration, Instant};
-use view::{Column, Line, Style, View, Wish};
+use view::{Column, KeyAction, Line, Style, View};
 
 /// Watch the rates of a running switch: packets, bits and drops per second of each port.
 ///
@@ -105,17 +105,17 @@ fn one_sample(path: &PathBuf, interval: Duration) -> Result<Sample, Failure> {
 }
 
 /// A thread that sends the requests, so that keys work even if the daemon does not reply.
-struct Asker {
-    orders: SyncSender<()>,
+struct Requester {
+    requests: SyncSender<()>,
     replies: Receiver<Result<Reading, String>>,
 }
 
-impl Asker {
+impl Requester {
     fn start(path: PathBuf, waker: Arc<Waker>) -> io::Result<Self> {
-        let (orders, ordered) = sync_channel(1);
+        let (requests, requested) = sync_channel(1);
         let (sender, replies) = sync_channel(1);
-        std::thread::Builder::new().name("asker".to_owned()).spawn(move || {
-            for () in ordered {
+        std::thread::Builder::new().name("requester".to_owned()).spawn(move || {
+            for () in requested {
                 let reply = read(&path).map_err(|failure| match failure {
                     Failure::Runtime(error) | Failure::Input(error) => one_line(&error),
                     Failure::Findings(_) | Failure::OutputClosed => String::new(),
@@ -126,7 +126,7 @@ impl Asker {
                 waker.wake();
             }
         })?;
-        Ok(Self { orders, replies })
+        Ok(Self { requests, replies })
     }
 }
 
@@ -135,13 +135,13 @@ fn watch(args: &Args, path: PathBuf, first: Reading) -> Result<(), Failure> {
     let waker = Arc::new(Waker::new()?);
     // Blocks the signals before the other thread starts: it must not receive them.
     let mut terminal = Terminal::take(&waker)?;
-    let asker = Asker::start(path, Arc::clone(&waker)).context("cannot start a thread")?;
+    let requester = Requester::start(path, Arc::clone(&waker)).context("cannot start a thread")?;
     let result = Watch {
         view: View::new(args.interval, args.sort),
-        asker,
+        requester,
         reading: first,
         received: Instant::now(),
-        asked: Some(Instant::now()),
+        last_request: Some(Instant::now()),
         interval: args.interval,
         is_waiting: false,
         colours: std::env::var_os("NO_COLOR").is_none_or(|value| value.is_empty()),
@@ -155,12 +155,12 @@ fn watch(args: &Args, path: PathBuf, first: Reading) -> Result<(), Failure> {
 /// The state of the loop.
 struct Watch {
     view: View,
-    asker: Asker,
+    requester: Requester,
     /// The last reading, and when it arrived.
     reading: Reading,
     received: Instant,
     /// When the last request was sent.
-    asked: Option<Instant>,
+    last_request: Option<Instant>,
     interval: Duration,
     /// A reply is outstanding.
     is_waiting: bool,
@@ -171,7 +171,7 @@ impl Watch {
     fn run(mut self, terminal: &mut Terminal, waker: &Waker) -> Result<(), Failure> {
         let mut buffer = [0; 256];
         loop {
-            self.ask();
+            self.send_request();
             self.draw(terminal)?;
             let events = terminal.wait(&mut buffer, waker, self.until_next())?;
             if events.is_ended {
@@ -179,9 +179,9 @@ impl Watch {
             }
             for key in keys::decode(buffer.get(..events.input).unwrap_or_default()) {
                 match self.view.press(key) {
-                    Wish::Nothing => {}
-                    Wish::Quit => return Ok(()),
-                    Wish::Suspend => terminal.suspend()?,
+                    KeyAction::None => {}
+                    KeyAction::Quit => return Ok(()),
+                    KeyAction::Suspend => terminal.suspend()?,
                 }
             }
             self.take_reply();
@@ -189,13 +189,14 @@ impl Watch {
     }
 
     /// Sends a request if an interval has passed since the last one.
-    fn ask(&mut self) {
-        let is_due = self.asked.is_none_or(|asked| asked.elapsed() >= self.interval);
+    fn send_request(&mut self) {
+        let is_due =
+            self.last_request.is_none_or(|last_request| last_request.elapsed() >= self.interval);
         if self.view.is_paused || self.is_waiting || !is_due {
             return;
         }
-        match self.asker.orders.try_send(()) {
-            Ok(()) => (self.asked, self.is_waiting) = (Some(Instant::now()), true),
+        match self.requester.requests.try_send(()) {
+            Ok(()) => (self.last_request, self.is_waiting) = (Some(Instant::now()), true),
             Err(TrySendError::Full(()) | TrySendError::Disconnected(())) => {}
         }
     }
@@ -207,40 +208,40 @@ impl Watch {
         if self.view.is_paused || self.is_waiting {
             return SECOND;
         }
-        let passed = self.asked.map_or(self.interval, |asked| asked.elapsed());
+        let passed = self.last_request.map_or(self.interval, |last_request| last_request.elapsed());
         self.interval.saturating_sub(passed).min(SECOND)
     }
 
     fn take_reply(&mut self) {
         let late = self.interval * 2 + Duration::from_secs(1);
-        match self.asker.replies.try_recv() {
+        match self.requester.replies.try_recv() {
             Ok(Ok(reading)) => {
                 self.is_waiting = false;
                 if let Some(sample) = Sample::between(&self.reading, &reading) {
                     self.view.sample = Some(sample);
                 }
                 (self.reading, self.received) = (reading, Instant::now());
-                self.view.trouble = None;
+                self.view.failure = None;
             }
             Ok(Err(error)) => {
                 self.is_waiting = false;
-                self.view.trouble = Some((error, self.received.elapsed()));
+                self.view.failure = Some((error, self.received.elapsed()));
             }
             Err(TryRecvError::Empty) if self.is_waiting && self.received.elapsed() > late => {
-                let why = match self.view.trouble.take() {
+                let why = match self.view.failure.take() {
                     Some((why, _)) => why,
                     None => "the daemon does not answer".to_owned(),
                 };
-                self.view.trouble = Some((why, self.received.elapsed()));
+                self.view.failure = Some((why, self.received.elapsed()));
             }
             Err(TryRecvError::Empty) => {
-                if let Some((_, since)) = &mut self.view.trouble {
+                if let Some((_, since)) = &mut self.view.failure {
                     *since = self.received.elapsed();
                 }
             }
             Err(TryRecvError::Disconnected) => {
                 let why = "the thread that asks the daemon has ended".to_owned();
-                self.view.trouble = Some((why, self.received.elapsed()));
+                self.view.failure = Some((why, self.received.elapsed()));
             }
         }
     }

@@ -182,8 +182,8 @@ impl<'a> Row<'a> {
 
 /// The action that a key requests from the main loop.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Wish {
-    Nothing,
+pub enum KeyAction {
+    None,
     Quit,
     Suspend,
 }
@@ -193,13 +193,13 @@ pub enum Wish {
 pub struct View {
     pub sample: Option<Sample>,
     /// Why there are no newer samples, and for how long.
-    pub trouble: Option<(String, Duration)>,
+    pub failure: Option<(String, Duration)>,
     interval: Duration,
     table: Table,
     column: Column,
     is_reversed: bool,
     pub is_paused: bool,
-    is_helping: bool,
+    is_help_shown: bool,
     /// The first row of the table that is shown.
     top: usize,
     /// The number of rows that fit on the screen when it was last drawn.
@@ -213,18 +213,18 @@ impl View {
     }
 
     /// Applies a key.
-    pub fn press(&mut self, key: Key) -> Wish {
+    pub fn press(&mut self, key: Key) -> KeyAction {
         let column = Column::ALL.iter().position(|&column| column == self.column).unwrap_or(0);
         let step = |by: usize| Column::ALL[(column + by) % Column::ALL.len()];
-        if self.is_helping && !matches!(key, Key::Interrupt | Key::Suspend) {
-            self.is_helping = false;
+        if self.is_help_shown && !matches!(key, Key::Interrupt | Key::Suspend) {
+            self.is_help_shown = false;
             if key != Key::Character('q') {
-                return Wish::Nothing;
+                return KeyAction::None;
             }
         }
         match key {
-            Key::Interrupt | Key::Character('q' | 'Q') => return Wish::Quit,
-            Key::Suspend => return Wish::Suspend,
+            Key::Interrupt | Key::Character('q' | 'Q') => return KeyAction::Quit,
+            Key::Suspend => return KeyAction::Suspend,
             Key::Character('s' | '>') | Key::Right => self.column = step(1),
             Key::Character('<') | Key::Left => self.column = step(Column::ALL.len() - 1),
             Key::Character('r') => self.is_reversed ^= true,
@@ -236,7 +236,7 @@ impl View {
                 };
                 self.top = 0;
             }
-            Key::Character('?' | 'h') => self.is_helping = true,
+            Key::Character('?' | 'h') => self.is_help_shown = true,
             Key::Up | Key::Character('k') => self.top = self.top.saturating_sub(1),
             Key::Down | Key::Character('j') => self.top = self.top.saturating_add(1),
             Key::PageUp => self.top = self.top.saturating_sub(self.page.max(1)),
@@ -245,7 +245,7 @@ impl View {
             Key::End => self.top = usize::MAX,
             Key::Escape | Key::Character(_) => {}
         }
-        Wish::Nothing
+        KeyAction::None
     }
 
     /// The lines of a screen of this size: at most `height` lines of at most `width` characters.
@@ -254,7 +254,7 @@ impl View {
             let text = format!("needs {LEAST_WIDTH}x{LEAST_HEIGHT} characters");
             return vec![cut(vec![(Style::Plain, text)], width)];
         }
-        let mut lines = if self.is_helping { help() } else { self.picture(width, height) };
+        let mut lines = if self.is_help_shown { help() } else { self.picture(width, height) };
         lines.truncate(height - 1);
         lines.resize(height - 1, Line::new());
         lines.push(self.footer());
@@ -276,7 +276,7 @@ impl View {
     /// The lines above the table.
     fn head(&self) -> Vec<Line> {
         let Some(sample) = &self.sample else {
-            let text = match self.trouble {
+            let text = match self.failure {
                 Some(_) => String::new(),
                 None => "waiting for the first interval".to_owned(),
             };
@@ -286,7 +286,7 @@ impl View {
     }
 
     fn footer(&self) -> Line {
-        if let Some((why, since)) = &self.trouble {
+        if let Some((why, since)) = &self.failure {
             let text = format!("no data for {} s, retrying: {}", since.as_secs(), printable(why));
             return vec![(Style::Bad, text)];
         }
@@ -341,20 +341,20 @@ fn columns(
         if chosen.iter().any(|(known, _)| *known == column) {
             continue;
         }
-        let mut wanted = width_of(column);
+        let mut column_width = width_of(column);
         if width.is_some() && column == Column::State {
             // A state with a long reason is cut, so that it does not displace other columns.
-            wanted = wanted.min(STATE_WIDTH);
+            column_width = column_width.min(STATE_WIDTH);
         }
         if width.is_some() && column == Column::Name {
-            wanted = wanted.min(NAME_WIDTH.max(room / 3)).min(room);
+            column_width = column_width.min(NAME_WIDTH.max(room / 3)).min(room);
         }
         let gap = if chosen.is_empty() { 0 } else { 2 };
-        if wanted + gap > room {
+        if column_width + gap > room {
             break;
         }
-        room -= wanted + gap;
-        chosen.push((column, wanted));
+        room -= column_width + gap;
+        chosen.push((column, column_width));
     }
     chosen.sort_by_key(|(column, _)| Column::ALL.iter().position(|known| known == column));
     chosen
@@ -655,7 +655,7 @@ every 1 s  sorted by RX BIT/S (down)  q quit  s sort  r reverse  p pause  t tunn
                 for height in [1, 5, 7, 8, 24, 100, 1000] {
                     let mut view = view.clone();
                     for key in keys.chars() {
-                        assert_eq!(view.press(Key::Character(key)), Wish::Nothing);
+                        assert_eq!(view.press(Key::Character(key)), KeyAction::None);
                     }
                     let lines = view.lines(width, height);
                     assert!(lines.len() <= height, "{width}x{height}");
@@ -704,16 +704,16 @@ every 1 s  sorted by RX BIT/S (down)  q quit  s sort  r reverse  p pause  t tunn
         assert!(lines[HEAD_LINES + 1].ends_with("1450"), "{lines:?}");
         view.press(Key::Character('p'));
         assert!(view.is_paused && texts(&mut view, 80, 24)[23].starts_with("paused"));
-        assert_eq!(view.press(Key::Suspend), Wish::Suspend);
-        assert_eq!(view.press(Key::Interrupt), Wish::Quit);
+        assert_eq!(view.press(Key::Suspend), KeyAction::Suspend);
+        assert_eq!(view.press(Key::Interrupt), KeyAction::Quit);
         view.press(Key::Character('?'));
-        assert_eq!(view.press(Key::Character('q')), Wish::Quit);
+        assert_eq!(view.press(Key::Character('q')), KeyAction::Quit);
     }
 
     #[test]
     fn trouble_is_shown_and_the_last_table_stays() {
         let mut view = view();
-        view.trouble = Some(("cannot reach\x1b[2J".to_owned(), Duration::from_secs(3)));
+        view.failure = Some(("cannot reach\x1b[2J".to_owned(), Duration::from_secs(3)));
         let lines = texts(&mut view, 80, 12);
         assert_eq!(lines[11], "no data for 3 s, retrying: cannot reach?[2J");
         assert!(lines[HEAD_LINES + 1].starts_with("vm2"), "{lines:?}");

@@ -167,15 +167,15 @@ pub const UPCALLS: &[Family] = &[
     gauge(
         "weft_learned_entries",
         &[],
-        "What packets have taught: stations, MAC addresses of IP addresses, clients with affinity, \
-         and next hops.",
+        "Entries learned from packets: stations, MAC addresses of IP addresses, clients with \
+         affinity, and next hops.",
         |of, to| to.add(&[], of.switch.learned),
     ),
     counter(
         "weft_learn_events",
         &["verdict"],
-        "What packets have taught: `accepted`, contradicts a `configured` entry, or a limit of the \
-         port (`port_full`) or of the table (`table_full`) was reached.",
+        "Learn events: `accepted`, contradicts a `configured` entry, or a limit of the port \
+         (`port_full`) or of the table (`table_full`) was reached.",
         |of, to| {
             to.add(&["accepted"], of.switch.learn_accepted);
             to.add(&["configured"], of.switch.learn_refused_configured);
