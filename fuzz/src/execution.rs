@@ -25,9 +25,9 @@ pub fn frame(bytes: &[u8]) -> Option<(usize, usize)> {
     let (sets, frame) = rest.split_at_checked(usize::from(*count) % MAX_SETS * SET_LEN)?;
     let mut packet = PacketBuf::from_bytes(frame);
     packet.offload = vnet::decode(header, frame.len()).ok()?;
-    let owes = offload::owe_checksum(&mut packet).is_some();
+    let is_partial = offload::make_checksum_partial(&mut packet).is_some();
     let changed = sets.chunks_exact(SET_LEN).filter(|set| rewrite(set, &mut packet)).count();
-    if owes && packet.offload.gso.is_some() {
+    if is_partial && packet.offload.gso.is_some() {
         offload::segments(&packet);
     }
     let made = Reply::ALL.into_iter().filter(|&reply| answer(reply, &packet)).count();

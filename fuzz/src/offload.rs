@@ -37,7 +37,7 @@ pub fn frame(bytes: &[u8]) -> Option<usize> {
         assert!(packet.len() == frame.len());
         return Some(1);
     }
-    owe_checksum(&mut packet)?;
+    make_checksum_partial(&mut packet)?;
     check_split(&packet);
     encapsulation::round_trip(choice, &packet);
     segments(&packet).map(|segments| segments.len())
@@ -45,7 +45,7 @@ pub fn frame(bytes: &[u8]) -> Option<usize> {
 
 /// Stores the pseudo-header checksum that a partial checksum field must contain at first. Mutated
 /// frames never have the correct one, so completing them would give wrong checksums.
-pub fn owe_checksum(packet: &mut PacketBuf) -> Option<()> {
+pub fn make_checksum_partial(packet: &mut PacketBuf) -> Option<()> {
     let Checksum::Partial { start, offset } = packet.offload.checksum else { return None };
     let frame = packet.head();
     let located = wire::transport_offset(frame).ok()?;

@@ -43,14 +43,14 @@ fn answer(packet: &PacketBuf, mtu: u16) {
     let back = ReplyAddresses { eth_dst: MacAddr([2; 6]), eth_src: MacAddr([4; 6]), tags: &[] };
     let Ok(answer) = too_big(packet, mtu, &back) else { return };
     let at = wire::transport_offset(answer.head()).expect("a whole answer");
-    let told = if at.ethertype == EtherType::IPV4 {
+    let parsed = if at.ethertype == EtherType::IPV4 {
         assert!(answer.len() <= 14 + 576);
         TooBig::parse_v4(&answer.head()[at.l3..])
     } else {
         assert!(answer.len() <= 14 + 1280);
         TooBig::parse_v6(&answer.head()[at.l4.expect("ICMPv6")..])
     };
-    let told = told.expect("an answer that can be read");
-    let said = if at.ethertype == EtherType::IPV4 { mtu } else { mtu.max(1280) };
-    assert_eq!(told.path_mtu(), Some(said));
+    let parsed = parsed.expect("an answer that can be read");
+    let reported_mtu = if at.ethertype == EtherType::IPV4 { mtu } else { mtu.max(1280) };
+    assert_eq!(parsed.path_mtu(), Some(reported_mtu));
 }
