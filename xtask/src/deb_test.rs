@@ -148,8 +148,8 @@ impl Machine {
         machine.args(["-serial", "stdio"]).stdin(Stdio::null()).stdout(Stdio::piped());
         show(&machine);
         let mut running = machine.spawn().context("cannot start timeout")?;
-        let said = running.stdout.take().context("QEMU has no output")?;
-        for line in BufReader::new(said).lines() {
+        let stdout = running.stdout.take().context("QEMU has no output")?;
+        for line in BufReader::new(stdout).lines() {
             let line = line.context("cannot read the output of QEMU")?.trim_end().to_owned();
             writeln!(std::io::stdout(), "{line}")?;
             log.push(line);

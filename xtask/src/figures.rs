@@ -26,9 +26,9 @@ impl Figures {
         script.stdin(Stdio::null()).stdout(Stdio::piped());
         show(&script);
         let mut running = script.spawn().context("cannot start timeout")?;
-        let said = running.stdout.take().context("the script has no output")?;
+        let script_output = running.stdout.take().context("the script has no output")?;
         let mut figures = Self::default();
-        for line in BufReader::new(said).lines() {
+        for line in BufReader::new(script_output).lines() {
             let line = line.context("cannot read the output of the script")?;
             if !is_quiet {
                 writeln!(stdout(), "{line}")?;

@@ -231,8 +231,8 @@ impl Suite {
         script.envs(self.environment.iter().copied());
         script.stdin(Stdio::null()).stdout(output.try_clone()?).stderr(output);
         let status = script.status().context("cannot start timeout")?;
-        let said = fs::read_to_string(directory.join("output")).unwrap_or_default();
-        let is_skipped = said.contains("1 test was skipped") || said.contains(" skipped (");
+        let output = fs::read_to_string(directory.join("output")).unwrap_or_default();
+        let is_skipped = output.contains("1 test was skipped") || output.contains(" skipped (");
         Ok(match status.success() {
             true if is_skipped => Outcome::Skip,
             true => Outcome::Pass,

@@ -44,9 +44,9 @@ impl Walk {
         show(&script);
         let start = Instant::now();
         let mut running = script.spawn().context("cannot start timeout")?;
-        let said = running.stdout.take().context("the script has no output")?;
+        let stdout = running.stdout.take().context("the script has no output")?;
         let (mut checks, mut notes) = (Vec::new(), Vec::new());
-        for line in BufReader::new(said).lines() {
+        for line in BufReader::new(stdout).lines() {
             let line = line.context("cannot read the output of the script")?;
             writeln!(std::io::stdout(), "{line}")?;
             if let Some(name) = line.strip_prefix("ok ") {
