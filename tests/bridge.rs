@@ -65,10 +65,10 @@ fn try_ofctl(lab: &Lab, arguments: &[&str], input: &str) -> Result<String, (Opti
     let _ = stdin.write_all(input.as_bytes());
     drop(stdin);
     let output = child.wait_with_output().expect("weft ends");
-    let said = String::from_utf8_lossy(&output.stderr).into_owned();
+    let stderr = String::from_utf8_lossy(&output.stderr).into_owned();
     match output.status.success() {
         true => Ok(String::from_utf8(output.stdout).expect("text")),
-        false => Err((output.status.code(), said)),
+        false => Err((output.status.code(), stderr)),
     }
 }
 
@@ -240,8 +240,8 @@ fn ofctl_takes_the_arguments_of_ovs_ofctl_and_says_what_is_wrong() {
         (&["replace-flows", "br0", "-"], "delete\n", "standard input:1:1: a file that replaces"),
         (&["add-flow", "br0", "local,actions=1"], "", "column 1:"),
     ] {
-        let (code, said) = try_ofctl(&lab, arguments, input).expect_err("it is refused");
-        assert!(said.contains(fault) && code == Some(2), "{arguments:?}: {code:?} {said}");
+        let (code, stderr) = try_ofctl(&lab, arguments, input).expect_err("it is refused");
+        assert!(stderr.contains(fault) && code == Some(2), "{arguments:?}: {code:?} {stderr}");
     }
     assert_eq!(dump(""), " in_port=1 actions=output:2\n", "nothing was applied");
     daemon.stop();
@@ -465,9 +465,9 @@ fn packet_out_executes_actions_as_if_the_packet_had_arrived() {
             ("in_port=1 packet=PACKET actions=learn()", "the action `learn` is not supported"),
         ] {
             let text = text.replace("PACKET", packet);
-            let (code, said) =
+            let (code, stderr) =
                 try_ofctl(&lab, &["packet-out", "br0", &text], "").expect_err("it is refused");
-            assert!(said.contains(fault) && code == Some(2), "{text}: {code:?} {said}");
+            assert!(stderr.contains(fault) && code == Some(2), "{text}: {code:?} {stderr}");
         }
         daemon.stop();
     }

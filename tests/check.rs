@@ -148,9 +148,9 @@ fn pipe_is_an_input_error_when_it_is_not_standard_input() {
     ];
     let results = cases.map(|args| weft(args, "in_port=1 actions=drop\n"));
     std::fs::remove_file(&pipe).expect("the pipe can be removed");
-    for (args, (code, out, said)) in cases.into_iter().zip(results) {
-        assert!(said.contains("it is a pipe (FIFO), not a regular file"), "{args:?}: {said}");
-        assert_eq!((code, &*out), (2, ""), "{args:?}: {said}");
+    for (args, (code, out, stderr)) in cases.into_iter().zip(results) {
+        assert!(stderr.contains("it is a pipe (FIFO), not a regular file"), "{args:?}: {stderr}");
+        assert_eq!((code, &*out), (2, ""), "{args:?}: {stderr}");
     }
 }
 
@@ -254,7 +254,7 @@ for file in json.load(sys.stdin):
     for (path, faults) in examples.iter().zip(of_examples) {
         assert!(faults.is_empty(), "{}: {faults:?}", path.display());
     }
-    for ((_, wrong, fault), said) in cases.into_iter().zip(of_cases) {
-        assert!(said.iter().any(|line| line.contains(fault)), "{wrong}: {said:?}");
+    for ((_, wrong, fault), stderr) in cases.into_iter().zip(of_cases) {
+        assert!(stderr.iter().any(|line| line.contains(fault)), "{wrong}: {stderr:?}");
     }
 }

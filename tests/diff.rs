@@ -88,11 +88,11 @@ fn restart_is_demanded_when_an_uplink_or_its_address_changes() {
         ),
     ] {
         let files = Files::new(EXAMPLE, &example_with(from, to));
-        let (code, told) = files.json();
-        assert_eq!((code, &told["hosts"][0]["step"]), (1, &json!("restart")), "{told}");
-        let why = told["hosts"][0]["reason"].as_str().expect("a reason");
+        let (code, report) = files.json();
+        assert_eq!((code, &report["hosts"][0]["step"]), (1, &json!("restart")), "{report}");
+        let why = report["hosts"][0]["reason"].as_str().expect("a reason");
         assert!(why.contains(reason) && !why.contains("nothing was changed"), "{why}");
-        assert_eq!(told["hosts"][1]["reason"], Value::Null);
+        assert_eq!(report["hosts"][1]["reason"], Value::Null);
     }
 }
 
@@ -102,8 +102,8 @@ fn hosts_start_or_stop_when_only_one_file_has_them() {
         "{EXAMPLE}\n[[host]]\nname = \"h3\"\nuplink = \"eth0\"\nunderlay = [\"192.0.2.3\"]\n"
     );
     let steps = |files: Files| {
-        let (code, told) = files.json();
-        (code, told["hosts"][2]["step"].clone())
+        let (code, report) = files.json();
+        (code, report["hosts"][2]["step"].clone())
     };
     assert_eq!(steps(Files::new(EXAMPLE, &third)), (0, json!("start")));
     assert_eq!(steps(Files::new(&third, EXAMPLE)), (0, json!("stop")));
@@ -119,9 +119,9 @@ fn logical_flows_are_listed_when_an_acl_is_new() {
     assert!(printed.contains("all hosts\n  switch blue: "), "{printed}");
     let is_new = |line: &str| line.starts_with("    +table=") && line.contains("udp.dst == 7");
     assert!(printed.lines().any(is_new), "{printed}");
-    let (_, told) = files.json();
-    let steps = told["hosts"].as_array().expect("hosts").iter().map(|host| &host["step"]);
-    assert!(steps.into_iter().all(|step| step == "reload"), "{told}");
+    let (_, report) = files.json();
+    let steps = report["hosts"].as_array().expect("hosts").iter().map(|host| &host["step"]);
+    assert!(steps.into_iter().all(|step| step == "reload"), "{report}");
 }
 
 #[test]
@@ -129,9 +129,9 @@ fn load_balancers_are_named_when_their_backends_change() {
     let backend = "10.0.1.12:8080";
     assert!(SERVICES.contains(backend), "{SERVICES}");
     let files = Files::new(SERVICES, &SERVICES.replace(backend, "10.0.1.13:8080"));
-    let (code, told) = files.json();
-    assert_eq!(code, 0, "{told}");
-    assert_eq!(told["load_balancers"]["changed"].as_array().map(Vec::len), Some(1), "{told}");
+    let (code, report) = files.json();
+    assert_eq!(code, 0, "{report}");
+    assert_eq!(report["load_balancers"]["changed"].as_array().map(Vec::len), Some(1), "{report}");
 }
 
 #[test]
@@ -185,12 +185,12 @@ vni = 5002
     for (new, list, name) in
         [(moved, "moved_ports", "db"), (other_vni, "renumbered", "switch blue")]
     {
-        let (code, told) = Files::new(&old, &new).json();
-        assert_eq!((code, &told["hosts"][0]["step"]), (0, &json!("reload")), "{told}");
+        let (code, report) = Files::new(&old, &new).json();
+        assert_eq!((code, &report["hosts"][0]["step"]), (0, &json!("reload")), "{report}");
         for what in ["ports", "endpoints"] {
-            assert_eq!(told["hosts"][0][what]["changed"], json!([]), "{what}: {told}");
+            assert_eq!(report["hosts"][0][what]["changed"], json!([]), "{what}: {report}");
         }
-        assert_eq!(told[list], json!([name]), "{told}");
+        assert_eq!(report[list], json!([name]), "{report}");
     }
 }
 
@@ -210,8 +210,8 @@ fn tunnel_is_interrupted_when_its_checksum_is_set() {
 fn restart_is_demanded_when_the_daemon_gave_up_a_privilege() {
     let tap = "device = { tap = \"web0\", netns = \"web\" }";
     let plain = example_with(tap, "device = { interface = \"web0\" }");
-    let (code, told) = Files::new(&plain, EXAMPLE).json();
-    let why = told["hosts"][0]["reason"].as_str().unwrap_or_default();
-    assert!(code == 1 && why.contains("CAP_SYS_ADMIN"), "{told}");
+    let (code, report) = Files::new(&plain, EXAMPLE).json();
+    let why = report["hosts"][0]["reason"].as_str().unwrap_or_default();
+    assert!(code == 1 && why.contains("CAP_SYS_ADMIN"), "{report}");
     assert_eq!(Files::new(EXAMPLE, &plain).json().0, 0);
 }

@@ -153,19 +153,19 @@ fn small_path_mtu_is_found_with_and_without_icmp() {
                 (report, code) = path.ask();
                 code == 0
             });
-            let said = "toward h2: packets for 1500 bytes arrive, resegmented to the path MTU 1404";
-            assert!(report.to_string().contains(said), "{report:#}");
+            let part = "toward h2: packets for 1500 bytes arrive, resegmented to the path MTU 1404";
+            assert!(report.to_string().contains(part), "{report:#}");
             daemons.into_iter().for_each(Daemon::stop);
             continue;
         }
         let seen = wrong(&report);
         assert_eq!((seen.len(), code), (1, 2), "{tunnel}: {report:#}");
-        let said = format!("{} reports a next-hop MTU of 1404", near.ip4);
+        let part = format!("{} reports a next-hop MTU of 1404", near.ip4);
         assert!(
             seen[0].starts_with("toward h2: packets up to 1404 bytes arrive"),
             "{tunnel}: {seen:?}"
         );
-        assert!(seen[0].ends_with(&said), "{tunnel}: {seen:?}");
+        assert!(seen[0].ends_with(&part), "{tunnel}: {seen:?}");
         daemons.into_iter().for_each(Daemon::stop);
     }
 }
@@ -330,13 +330,13 @@ fn wrong_mtu_gives_one_finding_at_each_of_the_five_points() {
         if icmp {
             path.sh("nft flush ruleset");
         }
-        for (place, narrow, right, check, said) in PLACES {
+        for (place, narrow, right, check, part) in PLACES {
             set(*place, narrow);
             // The other host's daemon reads its MTUs once per second.
             let mut report = Value::Null;
-            wait_until(LIMIT, &format!("{place:?} {narrow}, ICMP {icmp}: {said}"), || {
+            wait_until(LIMIT, &format!("{place:?} {narrow}, ICMP {icmp}: {part}"), || {
                 report = path.ask().0;
-                wrong(&report).iter().any(|seen| seen.contains(said))
+                wrong(&report).iter().any(|seen| seen.contains(part))
             });
             let findings = report["findings"].as_array().unwrap().iter();
             let named = findings.filter(|f| f["level"] != "pass").all(|f| f["check"] == *check);

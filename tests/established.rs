@@ -159,11 +159,11 @@ fn established_connections_go_on_without_daemons() {
     }
 }
 
-/// A guest of another network that has the same addresses as `twin`.
-fn double(twin: &Guest) -> Guest {
-    let name = twin.name.replace('g', "r");
+/// A guest of another network that has the same addresses as `guest`.
+fn copy_guest(guest: &Guest) -> Guest {
+    let name = guest.name.replace('g', "r");
     let netns = TestHost::new(&name);
-    let Guest { host, port_key, mac, ip4, ip6, .. } = *twin;
+    let Guest { host, port_key, mac, ip4, ip6, .. } = *guest;
     Guest { name, host, port_key, netns, mac, ip4, ip6 }
 }
 
@@ -186,12 +186,13 @@ fn red(guests: &[Guest]) -> String {
 #[test]
 fn connections_of_two_networks_with_equal_addresses_and_ports_are_apart() {
     require_root!();
-    let twins = Lab::new(Setup::new("geneve")).guests.iter().map(double).collect::<Vec<_>>();
-    let text = format!("{LISTS}{}", red(&twins));
+    let copied_guests =
+        Lab::new(Setup::new("geneve")).guests.iter().map(copy_guest).collect::<Vec<_>>();
+    let text = format!("{LISTS}{}", red(&copied_guests));
     let lab = Lab::new(Setup::new("geneve").datapath(Datapath::Kernel).more(&text));
     let daemons = lab.start_both();
     let (near, far) = lab.ends();
-    let [near_twin, far_twin] = &twins[..] else { panic!("two guests") };
+    let [near_copy, far_copy] = &copied_guests[..] else { panic!("two guests") };
     let bind = |guest: &Guest, port: u16| {
         let address = (guest.ip4, port);
         let socket = guest.netns.run(|| UdpSocket::bind(address)).expect("a socket");
@@ -204,13 +205,13 @@ fn connections_of_two_networks_with_equal_addresses_and_ports_are_apart() {
         b.connect((near.ip4, 5000)).expect("a socket can be connected");
         Pair(a, b)
     };
-    let (blue, red) = (connect(near, far), connect(near_twin, far_twin));
+    let (blue, red) = (connect(near, far), connect(near_copy, far_copy));
     assert!(blue.exchange(100) && red.exchange(200));
     std::thread::sleep(STREAM);
     wait_fused(&lab, 4, || assert!(blue.exchange(100) && red.exchange(200)));
     while_stopped(&daemons, || assert!(blue.exchange(300) && red.exchange(400)));
     // Flushing a zone ends only the connection of `red` and its megaflows.
-    for (host, guest) in [(0, near_twin), (1, far_twin)] {
+    for (host, guest) in [(0, near_copy), (1, far_copy)] {
         let zone = format!("red/{}", guest.name);
         let mut flush = Command::new(WEFT);
         flush.args(["ct", "--flush", "--zone", &zone, "--control"]).arg(lab.control(host));

@@ -32,8 +32,8 @@ fn guests_talk_over(family: u8, checksums: Checksums) {
     let (lab, daemon) = start(family, checksums);
     guests_talk(&lab);
     nothing_was_refused(&daemon);
-    let said = |on| if on { "with" } else { "without" };
-    let (weft, kernel) = (said(checksums.weft), said(checksums.kernel));
+    let with_or_without = |on| if on { "with" } else { "without" };
+    let (weft, kernel) = (with_or_without(checksums.weft), with_or_without(checksums.kernel));
     let what = format!("over IPv{family}, weft {weft} and kernel {kernel} outer UDP checksum");
     tried(&daemon, "Linux kernel VXLAN", &what);
     daemon.stop();

@@ -141,8 +141,8 @@ fn port_is_down_when_its_interface_has_no_carrier() {
         wait_port(&daemon, "g2", "up", |port| port.state == "up");
         // The log entry may be written after the state has changed.
         wait_until(PATIENCE, "both changes are in the log", || {
-            let said = daemon.stderr();
-            ["port is down", "port is up"].map(|what| said.matches(what).count()) == [round; 2]
+            let log = daemon.stderr();
+            ["port is down", "port is up"].map(|what| log.matches(what).count()) == [round; 2]
         });
         netlink.set_down(index).expect("it can be set down");
     }
@@ -272,22 +272,22 @@ fn uplink_mtu_is_reported_when_it_is_too_low() {
             let uplink = lab.hosts[0].uplink.index;
             lab.hosts[0].netns.netlink().set_mtu(uplink, mtu).expect("an MTU can be set");
         };
-        let told = format!("MTU is {low} bytes, and the network file needs {right}");
+        let warning = format!("MTU is {low} bytes, and the network file needs {right}");
         set(&lab, right);
         let daemon = lab.start(0);
         assert!(!daemon.stderr().contains("the uplink's MTU"), "{}", daemon.stderr());
         daemon.stop();
         set(&lab, low);
         let daemon = lab.start(0);
-        daemon.wait_says(&told);
+        daemon.wait_says(&warning);
         lab.hosts[0].netns.netlink().delete(lab.hosts[0].uplink.index).expect("it can be deleted");
         daemon.wait_says("uplink is gone");
-        assert_eq!(daemon.stderr().matches(&told).count(), 1, "{}", daemon.stderr());
+        assert_eq!(daemon.stderr().matches(&warning).count(), 1, "{}", daemon.stderr());
         lab.join_again();
         daemon.wait_says("uplink is up again");
         set(&lab, low);
         wait_until(PATIENCE, "it is reported again", || {
-            daemon.stderr().matches(&told).count() == 2
+            daemon.stderr().matches(&warning).count() == 2
         });
         daemon.stop();
     }

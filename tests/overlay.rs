@@ -100,10 +100,10 @@ fn group_frames_reach_everybody_once(guests: &[Guest]) {
         socket.send(&note(MacAddr::BROADCAST, guest.mac, &text("broadcast")));
         socket.send(&note(ALL_HOSTS, guest.mac, &text("multicast")));
     }
-    let collect = |whats: &[&str], received: &mut [Vec<Vec<u8>>]| {
+    let collect = |kinds: &[&str], received: &mut [Vec<Vec<u8>>]| {
         for ((receiver, socket), frames) in guests.iter().zip(&sockets).zip(received) {
             for sender in guests.iter().filter(|sender| sender.mac != receiver.mac) {
-                for what in whats {
+                for what in kinds {
                     let text = format!("{what} of {};", sender.name);
                     if count(frames, &text) == 0 {
                         frames.extend(socket.until_note(&text));

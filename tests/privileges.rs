@@ -125,10 +125,10 @@ fn run_without(lab: &Lab, dropped: &str, datapath: &str) -> Command {
 }
 
 fn refused(output: &Output) -> String {
-    let said = String::from_utf8_lossy(&output.stderr).into_owned();
-    assert_eq!(output.status.code(), Some(2), "{said}");
-    assert_eq!(said.trim_end().lines().count(), 1, "{said}");
-    said
+    let stderr = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert_eq!(output.status.code(), Some(2), "{stderr}");
+    assert_eq!(stderr.trim_end().lines().count(), 1, "{stderr}");
+    stderr
 }
 
 #[test]
@@ -153,12 +153,12 @@ fn error_names_all_missing_capabilities_and_what_they_are_for() {
     ];
     for (lab, datapath, dropped, named) in cases {
         let output = run_without(lab, dropped, datapath).output().expect("setpriv can be started");
-        let said = refused(&output);
+        let stderr = refused(&output);
         for text in named {
-            assert!(said.contains(text), "without {dropped}: {text} in {said}");
+            assert!(stderr.contains(text), "without {dropped}: {text} in {stderr}");
         }
         let count = named.iter().filter(|text| text.starts_with("CAP_")).count();
-        assert_eq!(said.matches("CAP_").count(), count, "without {dropped}: {said}");
+        assert_eq!(stderr.matches("CAP_").count(), count, "without {dropped}: {stderr}");
     }
 }
 
@@ -179,11 +179,11 @@ fn reload_names_the_capability_that_was_given_up_and_changes_nothing() {
     let file = lab.dir.path().join("inside.toml");
     fs::write(&file, text + &inside).expect("a file can be written");
     let before = daemons[0].show().ports.len();
-    let (code, out, said) =
+    let (code, out, stderr) =
         weft(&lab.control(0), &["reload", file.to_str().expect("a path of ASCII")]);
-    assert_eq!((code, &*out), (2, ""), "{said}");
+    assert_eq!((code, &*out), (2, ""), "{stderr}");
     for text in ["CAP_SYS_ADMIN (ports in network namespaces)", "nothing was changed", "restart"] {
-        assert!(said.contains(text), "{text} in {said}");
+        assert!(stderr.contains(text), "{text} in {stderr}");
     }
     assert_eq!(daemons[0].show().ports.len(), before);
     traffic::ping(&a.netns, b.ip(4));
@@ -201,9 +201,9 @@ fn reload_fails_when_only_another_user_may_read_the_file() {
     let file = file.to_str().expect("a path of ASCII");
     weft_json(&lab.control(0), &["reload", file]);
     chown(file, Some(65_534), None).expect("an owner can be set");
-    let (code, out, said) = weft(&lab.control(0), &["reload", file]);
-    assert_eq!((code, &*out), (2, ""), "{said}");
-    assert!(said.contains("make it readable for the user that runs weft"), "{said}");
+    let (code, out, stderr) = weft(&lab.control(0), &["reload", file]);
+    assert_eq!((code, &*out), (2, ""), "{stderr}");
+    assert!(stderr.contains("make it readable for the user that runs weft"), "{stderr}");
     daemon.stop();
 }
 
@@ -240,8 +240,8 @@ fn unprivileged_user_runs_the_switch_with_four_ambient_capabilities() {
         command.args([capabilities, "--ambient-caps", capabilities]).arg(&program);
         command.args(["run", "--host", "h1", "--datapath", datapath.name()]).args(MEGAFLOWS);
         command.arg("--control").arg(lab.control(0)).arg(lab.network_file());
-        let said = dir.join("said");
-        command.stderr(fs::File::create(&said).expect("a file can be made"));
+        let log = dir.join("log");
+        command.stderr(fs::File::create(&log).expect("a file can be made"));
         let running = Running(command.spawn().expect("unshare can be started"));
         let shown = || weft(&lab.control(0), &["show", "--json"]);
         wait_until(PATIENCE, "the switch runs", || shown().0 == 0);
@@ -250,11 +250,11 @@ fn unprivileged_user_runs_the_switch_with_four_ambient_capabilities() {
         traffic::ping(&a.netns, b.ip(4));
         traffic::tcp(a, b, 4, 1 << 20);
         let shown = shown().1;
-        let said = fs::read_to_string(&said).expect("a text");
-        assert!(shown.contains(datapath.name()), "{shown}{said}");
+        let log = fs::read_to_string(&log).expect("a text");
+        assert!(shown.contains(datapath.name()), "{shown}{log}");
         let status = fs::read_to_string(format!("/proc/{}/status", running.0.id()));
         let status = status.expect("a process");
-        assert_eq!(value(&status, "CapPrm"), "0000000000003000", "{said}");
+        assert_eq!(value(&status, "CapPrm"), "0000000000003000", "{log}");
         assert!(value(&status, "Uid").starts_with("65534\t"), "{status}");
         other.stop();
     }

@@ -186,12 +186,12 @@ fn refused(lab: &Lab, code: i32) -> String {
     let control = lab.dir.path().join("refused.sock");
     let mut daemon = lab.spawn_at(0, &control);
     let status = daemon.wait_end(PATIENCE);
-    let said = daemon.stderr();
-    assert_eq!(status.code(), Some(code), "{said}");
-    assert!(said.matches("os error").count() <= 1, "the cause is reported once: {said}");
+    let stderr = daemon.stderr();
+    assert_eq!(status.code(), Some(code), "{stderr}");
+    assert!(stderr.matches("os error").count() <= 1, "the cause is reported once: {stderr}");
     assert!(!control.exists(), "a socket is left behind");
     assert_eq!(all_links(lab), before, "links are left behind");
-    said
+    stderr
 }
 
 /// Replaces the text `from` in the network file by `to`.
@@ -208,16 +208,16 @@ fn second_daemon_is_refused_when_the_first_runs() {
     let daemons = lab.start_both();
     let mut second = lab.spawn(0);
     assert_eq!(second.wait_end(PATIENCE).code(), Some(1));
-    let said = second.stderr();
-    assert!(said.contains("a daemon is already running"), "{said}");
-    assert_eq!(said.trim_end().lines().count(), 1, "{said}");
+    let stderr = second.stderr();
+    assert!(stderr.contains("a daemon is already running"), "{stderr}");
+    assert_eq!(stderr.trim_end().lines().count(), 1, "{stderr}");
     // With another control socket, the second daemon must detect that the kernel datapath or the
     // tunnel port is in use.
-    let said = refused(&lab, 1);
-    let is_port_taken = said.contains("4789") && said.contains("in use");
+    let stderr = refused(&lab, 1);
+    let is_port_taken = stderr.contains("4789") && stderr.contains("in use");
     assert!(
-        is_port_taken || said.contains("runs the kernel datapath of this network namespace"),
-        "{said}"
+        is_port_taken || stderr.contains("runs the kernel datapath of this network namespace"),
+        "{stderr}"
     );
     let (a, b) = lab.ends();
     traffic::ping(&a.netns, b.ip(4));
@@ -229,20 +229,20 @@ fn nothing_is_created_when_the_network_file_is_invalid() {
     require_root!();
     let lab = Lab::new(Setup::new("vxlan"));
     edit(&lab, "vni = 5001", "vni = 16777216");
-    let said = refused(&lab, 2);
+    let stderr = refused(&lab, 2);
     let place = format!("{}:", lab.network_file().display());
-    assert!(said.contains(&place) && said.contains("16777215"), "{said}");
+    assert!(stderr.contains(&place) && stderr.contains("16777215"), "{stderr}");
     edit(&lab, "vni = 16777216", "vnii = 1");
-    let said = refused(&lab, 2);
-    assert!(said.contains("did you mean `vni`"), "{said}");
+    let stderr = refused(&lab, 2);
+    assert!(stderr.contains("did you mean `vni`"), "{stderr}");
     edit(&lab, "vnii = 1", "vni = 1");
     edit(&lab, "name = \"h1\"", "name = \"h3\"");
     edit(&lab, "host = \"h1\"", "host = \"h3\"");
-    let said = refused(&lab, 2);
-    assert!(said.contains("no host \"h1\": use one of h3, h2"), "{said}");
+    let stderr = refused(&lab, 2);
+    assert!(stderr.contains("no host \"h1\": use one of h3, h2"), "{stderr}");
     fs::remove_file(lab.network_file()).expect("the network file can be removed");
-    let said = refused(&lab, 2);
-    assert!(said.contains("network.toml"), "{said}");
+    let stderr = refused(&lab, 2);
+    assert!(stderr.contains("network.toml"), "{stderr}");
 }
 
 #[test]
@@ -251,9 +251,9 @@ fn nothing_is_created_when_the_uplink_is_missing() {
     for tunnel in TUNNELS {
         let lab = Lab::new(Setup::new(tunnel));
         edit(&lab, "uplink = \"eth0\"", "uplink = \"nope0\"");
-        let said = refused(&lab, 1);
-        assert!(said.contains("nope0"), "{tunnel}: {said}");
-        assert_eq!(said.trim_end().lines().count(), 1, "{tunnel}: {said}");
+        let stderr = refused(&lab, 1);
+        assert!(stderr.contains("nope0"), "{tunnel}: {stderr}");
+        assert_eq!(stderr.trim_end().lines().count(), 1, "{tunnel}: {stderr}");
     }
 }
 
@@ -264,8 +264,8 @@ fn nothing_is_created_when_an_underlay_address_is_missing() {
         let lab = Lab::new(Setup::new(tunnel));
         let own = lab.hosts[0].underlay(4).to_string();
         edit(&lab, &format!("\"{own}\""), "\"192.0.2.77\"");
-        let said = refused(&lab, 1);
-        assert!(said.contains("192.0.2.77"), "{tunnel}: {said}");
+        let stderr = refused(&lab, 1);
+        assert!(stderr.contains("192.0.2.77"), "{tunnel}: {stderr}");
     }
 }
 
@@ -276,14 +276,14 @@ fn nothing_is_created_when_a_tunnel_port_is_in_use() {
         let lab = Lab::new(Setup::new(tunnel).family(family));
         let address = (lab.hosts[0].underlay(family), port);
         let _taken = lab.hosts[0].netns.run(|| UdpSocket::bind(address)).expect("a UDP socket");
-        let said = refused(&lab, 1);
-        assert!(said.contains(&port.to_string()) && said.contains("in use"), "{said}");
+        let stderr = refused(&lab, 1);
+        assert!(stderr.contains(&port.to_string()) && stderr.contains("in use"), "{stderr}");
     }
     let lab = Lab::new(Setup::new("stt"));
     let address = (lab.hosts[0].underlay(4), 7471);
     let _taken = lab.hosts[0].netns.run(|| TcpListener::bind(address)).expect("a TCP socket");
-    let said = refused(&lab, 1);
-    assert!(said.contains("7471") && said.contains("in use"), "{said}");
+    let stderr = refused(&lab, 1);
+    assert!(stderr.contains("7471") && stderr.contains("in use"), "{stderr}");
 }
 
 /// Runs weft as a user without capabilities.
@@ -310,10 +310,10 @@ fn error_is_one_line_when_privileges_are_missing() {
     let control = lab.dir.path().join("nobody.sock");
     let control = control.to_str().expect("a path of ASCII");
     let output = as_nobody(&lab, &["run", "--host", "h1", "--control", control, file]);
-    let said = String::from_utf8_lossy(&output.stderr);
-    assert_eq!(output.status.code(), Some(2), "{said}");
-    assert_eq!(said.trim_end().lines().count(), 1, "one sentence: {said}");
-    assert!(said.contains("CAP_NET_ADMIN") && said.contains("as root"), "{said}");
+    let stderr = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(output.status.code(), Some(2), "{stderr}");
+    assert_eq!(stderr.trim_end().lines().count(), 1, "one sentence: {stderr}");
+    assert!(stderr.contains("CAP_NET_ADMIN") && stderr.contains("as root"), "{stderr}");
     assert!(output.stdout.is_empty(), "{output:?}");
     assert_eq!(all_links(&lab), before);
 }
@@ -358,10 +358,10 @@ fn kernel_datapath_is_refused_with_the_reason_when_the_host_does_not_support_it(
         let lab = Lab::new(Setup::new("vxlan").mtu(1400).attachment(Attachment::Veth));
         let before = all_links(&lab);
         let output = run_by(&lab, by, "kernel").output().expect("it can be started");
-        let said = String::from_utf8_lossy(&output.stderr);
-        assert_eq!(output.status.code(), Some(2), "{said}");
-        let sentence = said.trim_end().lines().last().expect("it says something");
-        assert!(sentence.contains(&format!("{before_it}{lacks}")), "{said}");
+        let stderr = String::from_utf8_lossy(&output.stderr);
+        assert_eq!(output.status.code(), Some(2), "{stderr}");
+        let sentence = stderr.trim_end().lines().last().expect("it says something");
+        assert!(sentence.contains(&format!("{before_it}{lacks}")), "{stderr}");
         assert_eq!(all_links(&lab), before, "links are left behind");
     }
 }
@@ -371,7 +371,7 @@ fn user_datapath_is_used_with_the_reason_when_the_host_does_not_support_programs
     require_root!();
     for (by, lacks, _) in WITHOUT_PROGRAMS {
         let lab = Lab::new(Setup::new("vxlan").mtu(1400).attachment(Attachment::Veth));
-        let file = lab.dir.path().join("said");
+        let file = lab.dir.path().join("log");
         let mut command = run_by(&lab, by, "auto");
         command.stderr(fs::File::create(&file).expect("a file can be made"));
         let _guard = Guard(command.spawn().expect("it can be started"));
@@ -380,15 +380,15 @@ fn user_datapath_is_used_with_the_reason_when_the_host_does_not_support_programs
             let show = show.expect("weft can be started");
             show.status.success().then(|| String::from_utf8_lossy(&show.stdout).into_owned())
         };
-        let said = || fs::read_to_string(&file).expect("a text");
-        wait_until(PATIENCE, &format!("the switch runs: {}", said()), || shown().is_some());
+        let log = || fs::read_to_string(&file).expect("a text");
+        wait_until(PATIENCE, &format!("the switch runs: {}", log()), || shown().is_some());
         let other = lab.start(1);
         let (a, b) = lab.ends();
         traffic::ping(&a.netns, b.ip(4));
         traffic::tcp(a, b, 4, 1 << 20);
         let shown = shown().expect("it runs");
         assert!(shown.contains("user datapath"), "{shown}");
-        for text in [shown, said()] {
+        for text in [shown, log()] {
             let has = |line: &&str| {
                 line.contains("does not support the kernel datapath: ") && line.contains(lacks)
             };
@@ -428,9 +428,9 @@ fn show_names_the_datapath_and_the_reason() {
 fn show_tells_how_to_start_a_daemon_when_none_runs() {
     let output = Command::new(WEFT).args(["show", "--control", "/nowhere/weft.sock"]).output();
     let output = output.expect("weft can be started");
-    let said = String::from_utf8_lossy(&output.stderr);
-    assert_eq!(output.status.code(), Some(1), "{said}");
-    assert!(said.contains("/nowhere/weft.sock") && said.contains("weft run"), "{said}");
+    let stderr = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(output.status.code(), Some(1), "{stderr}");
+    assert!(stderr.contains("/nowhere/weft.sock") && stderr.contains("weft run"), "{stderr}");
 }
 
 #[test]
@@ -489,10 +489,10 @@ fn open_file_limit_is_raised_if_possible_and_reported_if_not() {
     let lab = Lab::new(Setup::new("geneve"));
     let before = all_links(&lab);
     let output = limited(&lab, "-n", FILES).output().expect("sh can be started");
-    let said = String::from_utf8_lossy(&output.stderr);
-    assert_eq!(output.status.code(), Some(2), "{said}");
-    assert!(said.contains("open files") && said.contains(&FILES.to_string()), "{said}");
-    assert_eq!(said.trim_end().lines().count(), 1, "one sentence: {said}");
+    let stderr = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(output.status.code(), Some(2), "{stderr}");
+    assert!(stderr.contains("open files") && stderr.contains(&FILES.to_string()), "{stderr}");
+    assert_eq!(stderr.trim_end().lines().count(), 1, "one sentence: {stderr}");
     assert_eq!(all_links(&lab), before, "links are left behind");
 
     let mut guard = Guard(limited(&lab, "-Sn", FILES).spawn().expect("sh can be started"));

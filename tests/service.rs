@@ -79,9 +79,9 @@ fn daemon_does_not_start_when_its_service_manager_is_unreachable() {
     let mut command = lab.hosts[0].netns.program(WEFT);
     command.args(["run", "--host", "h1"]).arg(lab.network_file());
     let output = command.env("NOTIFY_SOCKET", "/no/such").output().expect("weft can be started");
-    let said = String::from_utf8_lossy(&output.stderr);
-    assert_eq!(output.status.code(), Some(2), "{said}");
-    assert!(said.contains("NOTIFY_SOCKET=/no/such"), "{said}");
+    let stderr = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(output.status.code(), Some(2), "{stderr}");
+    assert!(stderr.contains("NOTIFY_SOCKET=/no/such"), "{stderr}");
 }
 
 /// The command `weft ARGUMENTS`, executed by the user `nobody` with this group.
@@ -92,7 +92,7 @@ fn weft_of_nobody(program: &Path, group: &str, control: &Path, arguments: &[&str
     command
 }
 
-fn said(output: &Output) -> String {
+fn stderr_of(output: &Output) -> String {
     String::from_utf8_lossy(&output.stderr).into_owned()
 }
 
@@ -124,12 +124,12 @@ fn members_of_the_group_may_view_but_not_change_nor_keep_root_out() {
     };
     let outside = call("daemon", &["show"]);
     assert_eq!(outside.status.code(), Some(1));
-    assert!(said(&outside).contains("Permission denied"), "{}", said(&outside));
+    assert!(stderr_of(&outside).contains("Permission denied"), "{}", stderr_of(&outside));
     for view in
         [&["show"][..], &["ports"], &["tunnels"], &["fdb"], &["flows"], &["ct"], &["ct", "--stats"]]
     {
         let output = call("nogroup", view);
-        assert!(output.status.success(), "{view:?}: {}", said(&output));
+        assert!(output.status.success(), "{view:?}: {}", stderr_of(&output));
     }
     let file = lab.network_file();
     let file = file.to_str().expect("ASCII");
@@ -142,8 +142,8 @@ fn members_of_the_group_may_view_but_not_change_nor_keep_root_out() {
         &["doctor", "--path", "h2"],
     ] {
         let output = call("nogroup", change);
-        assert_eq!(output.status.code(), Some(2), "{change:?}: {}", said(&output));
-        assert!(said(&output).contains("your group may only view"), "{}", said(&output));
+        assert_eq!(output.status.code(), Some(2), "{change:?}: {}", stderr_of(&output));
+        assert!(stderr_of(&output).contains("your group may only view"), "{}", stderr_of(&output));
     }
     let watch = || {
         let mut command = weft_of_nobody(&program, "nogroup", &control, &["monitor", "--drops"]);
@@ -151,7 +151,7 @@ fn members_of_the_group_may_view_but_not_change_nor_keep_root_out() {
     };
     let watching: Vec<_> = (0..8).map(|_| watch()).collect();
     wait_until(PATIENCE, "eight viewers are served", || {
-        said(&call("nogroup", &["show"])).contains("the daemon serves 8 at a time")
+        stderr_of(&call("nogroup", &["show"])).contains("the daemon serves 8 at a time")
     });
     assert_eq!(weft(&control, &["show"]).0, 0, "root is served");
     drop(watching);

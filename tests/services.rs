@@ -343,8 +343,8 @@ fn assert_balanced_by_router(backends: [&Guest; 2], outside: &Guest, family: u8)
 
 /// The rows of `weft ct` with these options, and the totals.
 fn connections(control: &Path, options: &[&str]) -> (Vec<Value>, Value) {
-    let (code, out, said) = weft(control, &[&["ct", "--json"], options].concat());
-    assert_eq!((code, said.as_str()), (0, ""), "{options:?}");
+    let (code, out, stderr) = weft(control, &[&["ct", "--json"], options].concat());
+    assert_eq!((code, stderr.as_str()), (0, ""), "{options:?}");
     let mut rows: Vec<Value> =
         out.lines().map(|line| serde_json::from_str(line).expect("JSON")).collect();
     let end = rows.pop().expect("the totals");
@@ -397,8 +397,8 @@ fn assert_connections_are_shown([near, far]: [&Path; 2]) {
         serde_json::from_str(&line).expect("JSON")
     };
     assert_eq!(next()["following"], left.len());
-    let (_, said, _) = flush(&["--address", "10.9.9.9"]);
-    assert!(said.starts_with("removed ") && !said.starts_with("removed 0 "), "{said}");
+    let (_, stdout, _) = flush(&["--address", "10.9.9.9"]);
+    assert!(stdout.starts_with("removed ") && !stdout.starts_with("removed 0 "), "{stdout}");
     let (rows, after) = connections(near, &["--address", "10.9.9.9"]);
     assert_eq!(rows, [Value::Null; 0]);
     for _ in &left {
@@ -416,8 +416,8 @@ fn assert_connections_are_shown([near, far]: [&Path; 2]) {
         ("--protocol", "xyz", "unknown protocol `xyz`"),
         ("--state", "open", "unknown state `open`"),
     ] {
-        let (code, _, said) = weft(near, &["ct", option, value]);
-        assert!(code == 2 && said.contains(fault), "{option} {value}: {code} {said}");
+        let (code, _, stderr) = weft(near, &["ct", option, value]);
+        assert!(code == 2 && stderr.contains(fault), "{option} {value}: {code} {stderr}");
     }
 }
 

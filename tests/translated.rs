@@ -165,9 +165,9 @@ fn assert_is_shown(lab: &Lab, of: &Exhausted, refused: &UdpSocket) {
         line.is_some()
     });
     watch.end();
-    let told: Value = serde_json::from_str(&line.expect("a line")).expect("JSON");
-    assert_eq!((&told["reason"], &told["port"]), (&EXHAUSTED.into(), &"g3".into()), "{told}");
-    assert_eq!(told["flow"]["stage"], "lr_out_snat", "{told}");
+    let event: Value = serde_json::from_str(&line.expect("a line")).expect("JSON");
+    assert_eq!((&event["reason"], &event["port"]), (&EXHAUSTED.into(), &"g3".into()), "{event}");
+    assert_eq!(event["flow"]["stage"], "lr_out_snat", "{event}");
     for command in ["show", "ports"] {
         let (_, shown, _) = weft(&control, &[command]);
         assert!(shown.contains(EXHAUSTED), "{shown}");

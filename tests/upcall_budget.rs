@@ -107,7 +107,7 @@ fn attacked(datapath: Datapath) {
     let [attacker, victim, peer] = &lab.guests[..] else { panic!("there are three guests") };
     traffic::ping(&attacker.netns, peer.ip(4));
     traffic::ping(&victim.netns, peer.ip(4));
-    let untouched = port(&daemons[0], &victim.name).drops;
+    let drops_before = port(&daemons[0], &victim.name).drops;
     let blast = flood(attacker, peer);
     wait_until(PATIENCE, &format!("{datapath:?}: the flood reaches its limit"), || {
         port(&daemons[0], &attacker.name).drops.contains_key("upcall_budget")
@@ -130,7 +130,7 @@ fn attacked(datapath: Datapath) {
     assert_eq!(punted > 0, datapath == Datapath::Kernel);
     open_flows(victim, peer);
     blast.finish();
-    assert_eq!(port(&daemons[0], &victim.name).drops, untouched, "the victim loses nothing");
+    assert_eq!(port(&daemons[0], &victim.name).drops, drops_before, "the victim loses nothing");
     daemons.into_iter().for_each(Daemon::stop);
 }
 

@@ -10,16 +10,16 @@ fn interrupt(datapath: &str) {
     let program = program.to_str().expect("a path of UTF-8");
     let arguments = ["--weft", program, "trust", "interruption", "--flows", "300"];
     let more = ["--datapath", datapath, "--old", program];
-    let (code, said, errors) = run_when_free(&[&arguments[..], &more].concat());
+    let (code, stdout, errors) = run_when_free(&[&arguments[..], &more].concat());
     // Gaps can also be caused by the sender, which shares its processors with other tests. So they
     // are not judged.
     let failed = |line: &&str| line.starts_with("  FAIL ");
     let (gaps, others): (Vec<_>, Vec<_>) =
-        said.lines().filter(failed).partition(|line| line.contains(", longest gap: "));
+        stdout.lines().filter(failed).partition(|line| line.contains(", longest gap: "));
     let is_right = others.is_empty() && code == i32::from(!gaps.is_empty());
-    assert!(is_right, "code {code}\n{said}{errors}");
+    assert!(is_right, "code {code}\n{stdout}{errors}");
     for name in ["reload", "kill -9", "stop and start", "crash loop", "downgrade", "upgrade"] {
-        assert!(said.contains(&format!("{name}, longest gap")), "{name}: {said}");
+        assert!(stdout.contains(&format!("{name}, longest gap")), "{name}: {stdout}");
     }
 }
 

@@ -99,9 +99,9 @@ impl Hosts {
         std::thread::sleep(Duration::from_millis(500));
         what(self, server);
         let code = client.wait().code().expect("it ends by itself");
-        let mut said = String::new();
-        client.0.stderr.as_mut().unwrap().read_to_string(&mut said).unwrap();
-        (code, said)
+        let mut stderr = String::new();
+        client.0.stderr.as_mut().unwrap().read_to_string(&mut stderr).unwrap();
+        (code, stderr)
     }
 }
 
@@ -141,8 +141,8 @@ fn every_pattern_is_measured_when_two_hosts_are_joined() {
             .output()
             .unwrap();
             assert!(output.status.success(), "{pattern}: {}", text(&output.stderr));
-            let said: Value = serde_json::from_slice(&output.stdout).unwrap();
-            assert!(said[figure].as_f64() > Some(0.0), "{pattern} to {address}: {said}");
+            let result: Value = serde_json::from_slice(&output.stdout).unwrap();
+            assert!(result[figure].as_f64() > Some(0.0), "{pattern} to {address}: {result}");
         }
     }
 }
@@ -154,9 +154,12 @@ fn client_fails_with_a_reason_when_its_server_dies() {
     for pattern in ["tcp_stream", "tcp_rr", "tcp_crr", "udp_rr", "udp_stream"] {
         let mut server = hosts.serve(&[]);
         let kill = |_: &Hosts, server: &mut Running| server.signal("-KILL");
-        let (code, said) = hosts.disturbed(pattern, &mut server, kill);
-        assert_eq!(code, 1, "{pattern}: {said}");
-        assert!(said.starts_with("weft-bench: ") && said.lines().count() == 1, "{pattern}: {said}");
+        let (code, stderr) = hosts.disturbed(pattern, &mut server, kill);
+        assert_eq!(code, 1, "{pattern}: {stderr}");
+        assert!(
+            stderr.starts_with("weft-bench: ") && stderr.lines().count() == 1,
+            "{pattern}: {stderr}"
+        );
     }
 }
 
@@ -167,14 +170,14 @@ fn client_ends_with_a_reason_when_its_server_freezes_or_the_path_breaks() {
     for pattern in ["tcp_stream", "tcp_rr", "udp_rr", "udp_stream"] {
         let mut server = hosts.serve(&[]);
         let stop = |_: &Hosts, server: &mut Running| server.signal("-STOP");
-        let (code, said) = hosts.disturbed(pattern, &mut server, stop);
-        assert_eq!(code, 1, "{pattern}: {said}");
-        assert!(said.starts_with("weft-bench: "), "{pattern}: {said}");
+        let (code, stderr) = hosts.disturbed(pattern, &mut server, stop);
+        assert_eq!(code, 1, "{pattern}: {stderr}");
+        assert!(stderr.starts_with("weft-bench: "), "{pattern}: {stderr}");
     }
     let mut server = hosts.serve(&[]);
     let cut = |hosts: &Hosts, _: &mut Running| hosts.far.netlink().set_down(hosts.link).unwrap();
-    let (code, said) = hosts.disturbed("tcp_rr", &mut server, cut);
-    assert_eq!(code, 1, "{said}");
+    let (code, stderr) = hosts.disturbed("tcp_rr", &mut server, cut);
+    assert_eq!(code, 1, "{stderr}");
 }
 
 #[test]
@@ -221,9 +224,9 @@ fn more_connections_than_a_server_takes_are_refused_with_the_number() {
     };
     let _idle: Vec<_> = near.run_in(|| (0..1300).map(idle).collect()).unwrap();
     let output = hosts.client(&["--pattern", "tcp_rr", "--seconds", "0.1"]);
-    let said = text(&output.stderr);
-    assert_eq!(output.status.code(), Some(1), "{said}");
-    assert!(said.contains("refused the connection: 1300 connections are open"), "{said}");
+    let stderr = text(&output.stderr);
+    assert_eq!(output.status.code(), Some(1), "{stderr}");
+    assert!(stderr.contains("refused the connection: 1300 connections are open"), "{stderr}");
 }
 
 #[test]
@@ -258,9 +261,9 @@ fn both_ends_work_when_there_is_one_processor() {
 fn processor_that_is_not_there_is_bad_input() {
     for arguments in [&["serve", "--cpu", "1000"][..], &["client", "::1", "--cpu", "1000"]] {
         let output = Command::new(Path::new(WEFT_BENCH)).args(arguments).output().unwrap();
-        let said = text(&output.stderr);
-        assert_eq!(output.status.code(), Some(2), "{said}");
-        assert!(said.contains("CPU 1000"), "{said}");
+        let stderr = text(&output.stderr);
+        assert_eq!(output.status.code(), Some(2), "{stderr}");
+        assert!(stderr.contains("CPU 1000"), "{stderr}");
     }
 }
 

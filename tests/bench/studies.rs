@@ -216,13 +216,13 @@ fn row_names_the_killed_process_when_a_contender_dies_during_a_measurement() {
             std::thread::sleep(Duration::from_millis(50));
         }
         let ended = run.wait_with_output().unwrap();
-        let said = String::from_utf8(ended.stderr).unwrap();
+        let stderr = String::from_utf8(ended.stderr).unwrap();
         if is_killed {
             // A failed row does not fail the run.
-            assert_eq!(ended.status.code(), Some(0), "{said}");
+            assert_eq!(ended.status.code(), Some(0), "{stderr}");
             break serde_json::from_str(&std::fs::read_to_string(&results).unwrap()).unwrap();
         }
-        assert!(said.contains("another demo or study is running"), "{said}");
+        assert!(stderr.contains("another demo or study is running"), "{stderr}");
     };
     std::fs::remove_dir_all(&directory).unwrap();
     let samples = results["samples"].as_array().unwrap();

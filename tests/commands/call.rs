@@ -22,8 +22,8 @@ pub fn weft(control: &Path, args: &[&str]) -> (i32, String, String) {
 
 /// Runs a command that must succeed and print one JSON value.
 pub fn weft_json(control: &Path, args: &[&str]) -> Value {
-    let (code, out, said) = weft(control, &[args, &["--json"]].concat());
-    assert_eq!((code, &*said), (0, ""), "{args:?}");
+    let (code, out, stderr) = weft(control, &[args, &["--json"]].concat());
+    assert_eq!((code, &*stderr), (0, ""), "{args:?}");
     serde_json::from_str(&out).unwrap_or_else(|error| panic!("{args:?}: {error}\n{out}"))
 }
 
@@ -52,8 +52,8 @@ impl Watch {
     /// Starts a capture and waits until it runs.
     pub fn capture(control: &Path, args: &[&str]) -> Self {
         let watch = Self::start(control, &[&["capture"], args].concat());
-        let said = watch.stderr.recv_timeout(PATIENCE).expect("it says that it has begun");
-        assert!(said.contains("press Ctrl-C to stop"), "{said}");
+        let stderr = watch.stderr.recv_timeout(PATIENCE).expect("it says that it has begun");
+        assert!(stderr.contains("press Ctrl-C to stop"), "{stderr}");
         watch
     }
 
@@ -71,8 +71,8 @@ impl Watch {
             status = self.child.try_wait().expect("a child can be waited for");
             status.is_some()
         });
-        let said: Vec<String> = self.stderr.iter().collect();
-        (status.and_then(|status| status.code()), said.join("\n"))
+        let stderr: Vec<String> = self.stderr.iter().collect();
+        (status.and_then(|status| status.code()), stderr.join("\n"))
     }
 }
 

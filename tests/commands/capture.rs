@@ -40,10 +40,10 @@ fn frames_are_captured_on_both_sides_of_every_tunnel() {
             wait_until(PATIENCE, &format!("{tunnel}{side}: both directions are captured"), || {
                 file.exists() && has(&there) && has(&back)
             });
-            let (code, said) = capture.interrupt();
+            let (code, stderr) = capture.interrupt();
             let frames = frames_of(&file);
-            assert_eq!(code, Some(0), "{said}");
-            assert!(said.contains(&format!("{} packets", frames.len())), "{said}");
+            assert_eq!(code, Some(0), "{stderr}");
+            assert!(stderr.contains(&format!("{} packets", frames.len())), "{stderr}");
             // A frame between the two guests, or a broadcast or multicast frame.
             let is_inner = |frame: &Vec<u8>| {
                 frame.starts_with(&there) || frame.starts_with(&back) || frame[0] & 1 == 1
@@ -70,7 +70,7 @@ fn traffic_continues_when_a_capture_client_stops_reading() {
     let lab = Lab::new(Setup::new("geneve"));
     let daemons = lab.start_both();
     let (a, b) = lab.ends();
-    let mut deaf: Vec<_> = (0..3)
+    let mut idle_clients: Vec<_> = (0..3)
         .map(|_| {
             let mut stream = UnixStream::connect(lab.control(0)).expect("the daemon listens");
             let request = json!({ "command": "capture", "port": "g1", "snap_bytes": 65_557 });
@@ -81,7 +81,7 @@ fn traffic_continues_when_a_capture_client_stops_reading() {
     wait_until(PATIENCE, "three are served", || clients(&daemons[0]) == 3);
     traffic::tcp(a, b, 4, 20 << 20);
     daemons[0].show();
-    deaf.clear();
+    idle_clients.clear();
     wait_until(PATIENCE, "their threads have ended", || clients(&daemons[0]) == 0);
     daemons.into_iter().for_each(Daemon::stop);
 }

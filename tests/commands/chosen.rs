@@ -53,8 +53,10 @@ fn sent(lab: &Lab) -> [Vec<u8>; 2] {
 #[test]
 fn frames_agree_with_the_reported_decisions() {
     require_root!();
-    for (asked, offload) in [(None, true), (None, false), (Some(true), true), (Some(false), true)] {
-        let options = asked.map_or(String::new(), |on| format!("checksum = {on}"));
+    for (configured, offload) in
+        [(None, true), (None, false), (Some(true), true), (Some(false), true)]
+    {
+        let options = configured.map_or(String::new(), |on| format!("checksum = {on}"));
         let lab = Lab::new(Setup::new("vxlan").options(&options));
         let [near, _] = &lab.hosts;
         let ethtool = near.netns.ethtool().expect("ethtool");
@@ -92,16 +94,17 @@ fn frames_agree_with_the_reported_decisions() {
         }
         let [short, long] = frames;
         let [how, why] = decision(&shown, "vxlan checksum");
-        let what =
-            format!("asked {asked:?}, offload {offload}, by programs {by_programs}: {how}; {why}");
-        let on = match asked {
+        let what = format!(
+            "asked {configured:?}, offload {offload}, by programs {by_programs}: {how}; {why}"
+        );
+        let on = match configured {
             Some(on) => on,
             None => offload && !by_programs,
         };
         assert_eq!(how.starts_with("on"), on, "{what}");
         assert_eq!(checksum(&short) != 0, on, "{what}");
         assert_eq!(how.contains("except for"), !on || by_programs, "{what}");
-        assert_eq!(why == "as configured", asked.is_some(), "{what}");
+        assert_eq!(why == "as configured", configured.is_some(), "{what}");
 
         let [how, why] = decision(&shown, "vxlan");
         let ways = ["UDP batches (UDP_SEGMENT)", "super-packets inside the outer headers"];

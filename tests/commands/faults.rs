@@ -25,15 +25,15 @@ fn commands_exit_with_code_2_when_the_input_is_invalid() {
         (&["fdb", "--forget", "02:00"], "02:00"),
     ];
     for (args, fault) in cases {
-        let (code, out, said) = weft(control, args);
-        assert!(said.contains(fault), "{args:?}: {said}");
-        assert_eq!((code, &*out), (2, ""), "{args:?}: {said}");
+        let (code, out, stderr) = weft(control, args);
+        assert!(stderr.contains(fault), "{args:?}: {stderr}");
+        assert_eq!((code, &*out), (2, ""), "{args:?}: {stderr}");
     }
     assert!(!Path::new("/nowhere.pcap").exists());
     daemon.stop();
     for command in [&["ports"][..], &["fdb"], &["tunnels"], &["flows"], &["monitor", "--drops"]] {
-        let (code, _, said) = weft(control, command);
-        assert_eq!((code, said.contains("weft run")), (1, true), "{command:?}: {said}");
+        let (code, _, stderr) = weft(control, command);
+        assert_eq!((code, stderr.contains("weft run")), (1, true), "{command:?}: {stderr}");
     }
 }
 
@@ -42,7 +42,7 @@ fn run_exits_with_code_2_when_the_log_filter_is_invalid() {
     let mut run = Command::new(WEFT);
     run.args(["run", "--host", "h1", "/nowhere.toml"]).env("WEFT_LOG", "a=b=c");
     let output = run.output().expect("weft starts");
-    let said = String::from_utf8_lossy(&output.stderr);
-    assert!(said.contains("WEFT_LOG has no valid filter, but \"a=b=c\""), "{said}");
-    assert_eq!(output.status.code(), Some(2), "{said}");
+    let stderr = String::from_utf8_lossy(&output.stderr);
+    assert!(stderr.contains("WEFT_LOG has no valid filter, but \"a=b=c\""), "{stderr}");
+    assert_eq!(output.status.code(), Some(2), "{stderr}");
 }

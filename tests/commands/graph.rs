@@ -117,9 +117,9 @@ fn bad_usage_and_invalid_files_are_refused() {
         (&["--control", "/nonexistent.sock"], 1, "cannot reach a daemon"),
     ] {
         let output = graph(args);
-        let said = String::from_utf8_lossy(&output.stderr);
-        assert_eq!(output.status.code(), Some(code), "{args:?}: {said}");
-        assert!(said.contains(text), "{args:?}: {said}");
+        let stderr = String::from_utf8_lossy(&output.stderr);
+        assert_eq!(output.status.code(), Some(code), "{args:?}: {stderr}");
+        assert!(stderr.contains(text), "{args:?}: {stderr}");
     }
 }
 
@@ -132,8 +132,8 @@ fn running_switch_is_drawn_with_traffic_drops_and_ports_that_are_down() {
     traffic::ping(near, FAR.into());
     let control = &routed.lab.control(0);
     let draw = |args: &[&str]| {
-        let (code, out, said) = weft(control, &[&["graph"], args].concat());
-        assert_eq!((code, &*said), (0, ""), "{args:?}");
+        let (code, out, stderr) = weft(control, &[&["graph"], args].concat());
+        assert_eq!((code, &*stderr), (0, ""), "{args:?}");
         out
     };
     let lines = svg_lines(&draw(&[]));

@@ -126,7 +126,7 @@ fn machines_behind_a_bridge_are_learned_and_moves_are_followed() {
 
         // The first frame is unknown unicast and flooded to both ports. Later frames go to one
         // port.
-        let (nobody, known) = (MacAddr([2, 0, 0, 0, 0, 0x77]), nested[0].mac);
+        let (unknown, known) = (MacAddr([2, 0, 0, 0, 0, 0x77]), nested[0].mac);
         let [from, at_first, at_second] =
             [near, first, second].map(|guest| FrameSocket::open(&guest.netns, GUEST_DEVICE));
         wait_until(PATIENCE, "flooding has ended", || {
@@ -137,7 +137,7 @@ fn machines_behind_a_bridge_are_learned_and_moves_are_followed() {
         for number in 0..10 {
             from.send(&note(known, near.mac, &format!("known-{number}.")));
         }
-        from.send(&note(nobody, near.mac, "nobody"));
+        from.send(&note(unknown, near.mac, "nobody"));
         assert_eq!(count(&at_second.until_note("nobody"), "known"), 0, "{tunnel}");
         assert_eq!(count(&at_first.until_note("nobody"), "known"), 10, "{tunnel}");
 
@@ -157,13 +157,13 @@ fn machines_behind_a_bridge_are_learned_and_moves_are_followed() {
         for number in 0..10 {
             from.send(&note(known, near.mac, &format!("there-{number}.")));
         }
-        from.send(&note(nobody, near.mac, "at last"));
+        from.send(&note(unknown, near.mac, "at last"));
         let here = at_first.until_note("at last");
         assert!(!here.iter().any(|frame| contains(frame, "there-")), "{tunnel}");
         assert_eq!(count(&at_second.until_note("at last"), "there-"), 10, "{tunnel}");
 
-        let (code, _, said) = weft(&net.control(1), &["fdb", "--forget", &known.to_string()]);
-        assert_eq!((code, &*said), (0, ""), "{tunnel}");
+        let (code, _, stderr) = weft(&net.control(1), &["fdb", "--forget", &known.to_string()]);
+        assert_eq!((code, &*stderr), (0, ""), "{tunnel}");
         assert_eq!(learned(&net.control(1), known), None, "{tunnel}");
         let fdb = weft_json(&net.control(1), &["fdb"]).to_string();
         assert!(!fdb.contains(&known.to_string()), "{tunnel}: {fdb}");
@@ -187,8 +187,8 @@ fn learned_addresses_are_forgotten_when_their_port_stops_learning() {
     let file = net.lab.network_file();
     let file = file.to_str().expect("UTF-8");
     for host in [0, 1] {
-        let (code, _, said) = weft(&net.control(host), &["reload", file]);
-        assert_eq!(code, 0, "{said}");
+        let (code, _, stderr) = weft(&net.control(host), &["reload", file]);
+        assert_eq!(code, 0, "{stderr}");
         assert_eq!(learned(&net.control(host), nested[0].mac), None);
     }
     net.stop();

@@ -100,9 +100,9 @@ fn switch_forwards_answers_and_stops_when_nobody_reads_standard_error() {
         traffic::ping(&near.netns, far.ip(4));
         traffic::tcp(near, far, 4, 1 << 16);
         blocked.signal(Signal::SIGTERM);
-        let asked = Instant::now();
+        let start = Instant::now();
         let status = blocked.wait_end(PATIENCE);
-        println!("{datapath:?}: it has ended {:?} after SIGTERM", asked.elapsed());
+        println!("{datapath:?}: it has ended {:?} after SIGTERM", start.elapsed());
         assert!(status.success(), "{status}");
         reading.stop();
     }

@@ -32,27 +32,27 @@ fn drops_and_captures_are_right_in_a_routed_network() {
     let dns = || {
         socket.send_to(b"?", (IpAddr::from(FAR), 53)).expect("a datagram is sent");
     };
-    let told = routed.dropped(1, &["--reason", "flow_drop", "--port", "tunnel geneve"], dns);
+    let row = routed.dropped(1, &["--reason", "flow_drop", "--port", "tunnel geneve"], dns);
     let place = format!("{}:{}", routed.lab.network_file().display(), routed.acl_line);
-    assert_eq!(told["flow"]["source"], place, "{told}");
-    assert_eq!(told["flow"]["stage"], "ls_out_acl");
-    assert_eq!(told["flow"]["match"], "udp.dst == 53");
-    let packet = told["packet"].as_str().expect("the headers");
+    assert_eq!(row["flow"]["source"], place, "{row}");
+    assert_eq!(row["flow"]["stage"], "ls_out_acl");
+    assert_eq!(row["flow"]["match"], "udp.dst == 53");
+    let packet = row["packet"].as_str().expect("the headers");
     assert!(packet.contains("ip4_src=10.0.1.10") && packet.contains("tp_dst=53"), "{packet}");
     assert!(packet.contains("ip_ttl=63"), "it was routed: {packet}");
 
     // The sender's host evaluates port security.
     let wire = FrameSocket::open(&near.netns, GUEST_DEVICE);
-    let stranger = MacAddr([2, 0, 0, 0, 9, 9]);
-    let forged = || wire.send(&note(GATEWAY_MAC, stranger, "forged"));
-    let told = routed.dropped(0, &["--port", "g1"], forged);
-    assert_eq!((&told["port"], &told["reason"]), (&json!("g1"), &json!("flow_drop")));
-    assert_eq!(told["flow"]["stage"], "ls_in_apply_port_sec");
+    let unknown_mac = MacAddr([2, 0, 0, 0, 9, 9]);
+    let forged = || wire.send(&note(GATEWAY_MAC, unknown_mac, "forged"));
+    let row = routed.dropped(0, &["--port", "g1"], forged);
+    assert_eq!((&row["port"], &row["reason"]), (&json!("g1"), &json!("flow_drop")));
+    assert_eq!(row["flow"]["stage"], "ls_in_apply_port_sec");
 
     // Malformed packets are reported, too.
     let broken = || wire.send(&frame(GATEWAY_MAC, near.mac, 0x0800, b"no IP"));
-    let told = routed.dropped(0, &["--reason", "malformed"], broken);
-    assert_eq!((&told["packet"], &told["flow"]), (&json!(""), &Value::Null));
+    let row = routed.dropped(0, &["--reason", "malformed"], broken);
+    assert_eq!((&row["packet"], &row["flow"]), (&json!(""), &Value::Null));
 
     // A capture of the guest with `--outer` includes its routed packets, whose tunnel key is that
     // of the other logical switch.

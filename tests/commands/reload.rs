@@ -73,9 +73,9 @@ fn diff(lab: &Lab, new: &Path) -> Value {
     let mut command = Command::new(env!("CARGO_BIN_EXE_weft"));
     command.args(["diff", "--json", "--host", "h1"]).arg(lab.network_file()).arg(new);
     let output = command.output().expect("weft starts");
-    let told: Value = serde_json::from_slice(&output.stdout).expect("JSON");
-    assert!(output.status.success(), "{told}");
-    told["hosts"][0].clone()
+    let report: Value = serde_json::from_slice(&output.stdout).expect("JSON");
+    assert!(output.status.success(), "{report}");
+    report["hosts"][0].clone()
 }
 
 #[test]
@@ -98,10 +98,10 @@ fn no_packet_is_lost_when_the_network_is_reloaded_fifty_times() {
             for (round, file) in (0..50).zip(files.iter().cycle()) {
                 let request = json!({ "command": "reload", "network": file }).to_string();
                 for control in &controls {
-                    let told = reply(control, &request);
-                    assert_eq!(told["generation"], round + 2, "{told}");
-                    assert_eq!(told["ports"]["changed"], json!([]));
-                    assert!(told["ports"]["kept"].as_u64() > Some(0), "{told}");
+                    let report = reply(control, &request);
+                    assert_eq!(report["generation"], round + 2, "{report}");
+                    assert_eq!(report["ports"]["changed"], json!([]));
+                    assert!(report["ports"]["kept"].as_u64() > Some(0), "{report}");
                 }
             }
         });
@@ -161,9 +161,9 @@ fn nothing_leaks_when_the_network_is_reloaded_hundreds_of_times() {
             let mut stream = UnixStream::connect(lab.control(0)).expect("the daemon listens");
             let request = json!({ "command": "reload", "network": file });
             writeln!(stream, "{request}").expect("a request can be sent");
-            let mut said = String::new();
-            stream.read_to_string(&mut said).expect("an answer");
-            assert!(said.starts_with("{\"ok\""), "{said}");
+            let mut reply = String::new();
+            stream.read_to_string(&mut reply).expect("an answer");
+            assert!(reply.starts_with("{\"ok\""), "{reply}");
         }
     };
     let before = links();
@@ -205,9 +205,9 @@ fn nothing_changes_when_a_network_cannot_be_applied() {
     for (from, to, fault) in cases {
         assert!(text.contains(from), "{from}");
         fs::write(&file, text.replace(from, to)).expect("a file can be written");
-        let (code, out, said) = weft(control, &["reload", path]);
-        assert!(said.contains(fault), "{to}: {said}");
-        assert_eq!((code, &*out), (2, ""), "{to}: {said}");
+        let (code, out, stderr) = weft(control, &["reload", path]);
+        assert!(stderr.contains(fault), "{to}: {stderr}");
+        assert_eq!((code, &*out), (2, ""), "{to}: {stderr}");
         assert_eq!(ports(&daemons[0]), before);
     }
     // A UDP port that is in use is detected only when weft opens it. The running configuration must
@@ -217,27 +217,27 @@ fn nothing_changes_when_a_network_cannot_be_applied() {
     let _taken = lab.hosts[0].netns.run(|| taken(address)).expect("a UDP socket");
     let other = text.replace("[tunnel_options.vxlan]", "[tunnel_options.vxlan]\nudp_port = 4790");
     fs::write(&file, other).expect("a file can be written");
-    let (code, _, said) = weft(control, &["reload", path]);
+    let (code, _, stderr) = weft(control, &["reload", path]);
     assert!(
-        code == 1 && said.contains("configuration is unchanged") && said.contains("4790"),
-        "{said}"
+        code == 1 && stderr.contains("configuration is unchanged") && stderr.contains("4790"),
+        "{stderr}"
     );
     traffic::ping(&a.netns, b.ip(4));
     traffic::tcp(b, a, 4, 1 << 16);
 
     // The next reload succeeds, and SIGHUP makes the daemon read the original file again.
-    let foretold = diff(&lab, &changed(&lab));
-    let told = weft_json(control, &["reload", changed(&lab).to_str().expect("ASCII")]);
-    assert_eq!(foretold["step"], "reload", "{foretold}");
+    let predicted = diff(&lab, &changed(&lab));
+    let report = weft_json(control, &["reload", changed(&lab).to_str().expect("ASCII")]);
+    assert_eq!(predicted["step"], "reload", "{predicted}");
     for what in ["ports", "endpoints"] {
-        assert_eq!(foretold[what], told[what], "{what}");
+        assert_eq!(predicted[what], report[what], "{what}");
     }
     assert_eq!(
-        told["ports"],
+        report["ports"],
         json!({ "added": ["more"], "changed": [], "removed": [], "kept": 1 })
     );
-    assert_eq!(told["endpoints"]["kept"], 1);
-    assert_eq!(told["datapaths"]["added"], json!(["green"]));
+    assert_eq!(report["endpoints"]["kept"], 1);
+    assert_eq!(report["datapaths"]["added"], json!(["green"]));
     assert_eq!(daemons[0].show().ports.len(), 2);
     daemons[0].signal(Signal::SIGHUP);
     wait_until(PATIENCE, "the port is gone again", || daemons[0].show().ports.len() == 1);
@@ -256,14 +256,14 @@ fn port_is_recreated_when_its_configuration_has_changed() {
     let file = lab.dir.path().join("small.toml");
     let small = text.replace("name = \"blue\"", "name = \"blue\"\nmtu = 1280");
     fs::write(&file, small).expect("a file can be written");
-    let foretold = diff(&lab, &file);
+    let predicted = diff(&lab, &file);
     for host in [0, 1] {
-        let told = weft_json(&lab.control(host), &["reload", file.to_str().expect("ASCII")]);
+        let report = weft_json(&lab.control(host), &["reload", file.to_str().expect("ASCII")]);
         if host == 0 {
-            assert_eq!(foretold["ports"], told["ports"]);
+            assert_eq!(predicted["ports"], report["ports"]);
         }
-        assert_eq!(told["ports"]["changed"].as_array().map(Vec::len), Some(1), "{told}");
-        assert_eq!(told["endpoints"]["kept"], 1, "{told}");
+        assert_eq!(report["ports"]["changed"].as_array().map(Vec::len), Some(1), "{report}");
+        assert_eq!(report["endpoints"]["kept"], 1, "{report}");
         daemons[host].wait_ready();
     }
     let link = a.netns.netlink().link(GUEST_DEVICE).expect("the guest has its device");
@@ -319,9 +319,9 @@ fn reload_fails_and_the_switch_goes_on_when_the_file_is_a_pipe() {
         let (a, b) = lab.ends();
         let pipe = lab.dir.path().join("pipe");
         mkfifo(&pipe, Mode::S_IRWXU).expect("a pipe can be made");
-        let (code, _, said) =
+        let (code, _, stderr) =
             weft(&lab.control(0), &["reload", pipe.to_str().expect("a path of ASCII")]);
-        assert!(said.contains("it is a pipe (FIFO), not a regular file"), "{said}");
+        assert!(stderr.contains("it is a pipe (FIFO), not a regular file"), "{stderr}");
         assert_eq!(code, 2);
         let original = lab.dir.path().join("original.toml");
         fs::rename(lab.network_file(), &original).expect("a file can be renamed");
@@ -351,11 +351,11 @@ fn switch_goes_on_and_stops_when_the_file_system_of_the_network_hangs() {
         let waiting = scope.spawn(|| weft(control, &["reload", path]));
         // Other reloads do not wait for the reload that hangs.
         let other = changed(&lab);
-        let told = weft_json(control, &["reload", other.to_str().expect("ASCII")]);
-        assert_eq!(told["generation"], 2, "{told}");
+        let report = weft_json(control, &["reload", other.to_str().expect("ASCII")]);
+        assert_eq!(report["generation"], 2, "{report}");
         traffic::ping(&a.netns, b.ip(4));
-        let (code, _, said) = waiting.join().expect("it only runs a command");
-        assert!(said.contains("its file system has not answered within 5 s"), "{said}");
+        let (code, _, stderr) = waiting.join().expect("it only runs a command");
+        assert!(stderr.contains("its file system has not answered within 5 s"), "{stderr}");
         assert_eq!(code, 2);
     });
     fs::remove_file(lab.network_file()).expect("a file can be removed");

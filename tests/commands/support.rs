@@ -29,8 +29,8 @@ fn unpacked(archive: &Path, into: &TempDir) -> PathBuf {
 }
 
 /// The names of the parts that the archive lacks.
-fn missing(told: &Value) -> Vec<&str> {
-    let parts = told["missing"].as_array().expect("a list");
+fn missing(report: &Value) -> Vec<&str> {
+    let parts = report["missing"].as_array().expect("a list");
     parts.iter().map(|part| part["part"].as_str().expect("a name")).collect()
 }
 
@@ -41,11 +41,12 @@ fn archive_has_all_views_when_a_daemon_runs() {
     let daemon = lab.start(0);
     let folder = TempDir::new();
     let archive = folder.path().join("all.tar.gz");
-    let told = support(&lab.control(0), &archive, &lab.network_file());
+    let report = support(&lab.control(0), &archive, &lab.network_file());
     // These parts need systemd, which this machine may lack.
     let systemd = ["units.txt", "log.txt"];
-    let lacks: Vec<_> = missing(&told).into_iter().filter(|part| !systemd.contains(part)).collect();
-    assert!(lacks.is_empty(), "{told}");
+    let lacks: Vec<_> =
+        missing(&report).into_iter().filter(|part| !systemd.contains(part)).collect();
+    assert!(lacks.is_empty(), "{report}");
     assert_eq!(fs::metadata(&archive).expect("the archive").mode() & 0o777, 0o600);
     let inside = unpacked(&archive, &folder);
     let read = |part: &str| fs::read_to_string(inside.join(part)).expect("a part");
@@ -74,8 +75,8 @@ fn archive_has_the_flow_files_of_bridges_and_no_other_file() {
     write("br0.flows", "actions=drop # of br0\n");
     write("key.pem", "SECRET");
     let archive = folder.path().join("bridges.tar.gz");
-    let told = support(Path::new("/nowhere.sock"), &archive, &folder.path().join("network.toml"));
-    assert!(missing(&told).contains(&"bridge-2-br1.flows"), "{told}");
+    let report = support(Path::new("/nowhere.sock"), &archive, &folder.path().join("network.toml"));
+    assert!(missing(&report).contains(&"bridge-2-br1.flows"), "{report}");
     let into = TempDir::new();
     let inside = unpacked(&archive, &into);
     let read = |part: &str| fs::read_to_string(inside.join(part)).expect("a part");
@@ -91,9 +92,9 @@ fn archive_has_the_flow_files_of_bridges_and_no_other_file() {
 fn archive_says_what_is_missing_when_no_daemon_runs() {
     let folder = TempDir::new();
     let archive = folder.path().join("none.tar.gz");
-    let told = support(Path::new("/nowhere.sock"), &archive, Path::new("/nowhere.toml"));
+    let report = support(Path::new("/nowhere.sock"), &archive, Path::new("/nowhere.toml"));
     for part in ["show.json", "ports.json", "network.toml"] {
-        assert!(missing(&told).contains(&part), "{part}: {told}");
+        assert!(missing(&report).contains(&part), "{part}: {report}");
     }
     let inside = unpacked(&archive, &folder);
     assert!(inside.join("os-release.txt").exists());
@@ -116,10 +117,10 @@ fn archive_is_refused_when_it_exists_or_cannot_be_written() {
         let mut command = Command::new(WEFT);
         command.args(["support", "--control", "/nowhere.sock", "-o"]).arg(archive);
         let output = command.output().expect("weft starts");
-        let said = String::from_utf8_lossy(&output.stderr).into_owned();
-        assert_eq!(output.status.code(), Some(1), "{said}");
+        let stderr = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert_eq!(output.status.code(), Some(1), "{stderr}");
         let wanted = format!("cannot write {}: {why}", archive.display());
-        assert!(said.contains(&wanted), "{said}");
+        assert!(stderr.contains(&wanted), "{stderr}");
     }
     assert_eq!(fs::read_to_string(&file).expect("it stays"), "text");
     assert!(link.is_symlink());

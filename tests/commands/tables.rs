@@ -25,8 +25,8 @@ fn tables_show_the_state_of_the_switch() {
     let learned = fdb["bindings"].as_array().expect("an array");
     let near = learned.iter().find(|binding| binding["ip"] == "10.0.1.10").expect("it was learned");
     assert_eq!((&near["port"], &near["mac"]), (&json!("core-web"), &json!("02:00:00:00:00:01")));
-    let (code, said, _) = weft(control, &["fdb", "--forget", "02:00:00:00:00:01"]);
-    assert_eq!((code, said.contains("1 entries")), (0, true), "{said}");
+    let (code, stdout, _) = weft(control, &["fdb", "--forget", "02:00:00:00:00:01"]);
+    assert_eq!((code, stdout.contains("1 entries")), (0, true), "{stdout}");
     assert_eq!(weft(control, &["fdb", "--forget", "02:00:00:00:00:77"]).0, 1);
 
     let tunnels = weft_json(control, &["tunnels"]);

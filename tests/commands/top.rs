@@ -204,8 +204,8 @@ fn one_sample_has_the_traffic_of_ports_and_tunnels() {
         sample["cpu_percent"].is_number() && sample["megaflows"].as_u64() > Some(0),
         "{sample}"
     );
-    let (code, text, said) = weft(control, &["top", "--once", "--interval", "0.2"]);
-    assert_eq!((code, &*said), (0, ""));
+    let (code, text, stderr) = weft(control, &["top", "--once", "--interval", "0.2"]);
+    assert_eq!((code, &*stderr), (0, ""));
     for part in ["weft top  host h1", "PORT", "g1", "uplink ", "REMOTE", "geneve", "cpu "] {
         assert!(text.contains(part), "{part}: {text}");
     }
@@ -222,9 +222,9 @@ fn bad_usage_is_refused() {
         (&["--sort", "colour"], 2, "possible values"),
         (&[], 2, "use --once or --json"),
     ] {
-        let (status, _, said) = weft(Path::new("/nonexistent.sock"), &[&["top"], args].concat());
-        assert_eq!(status, code, "{args:?}: {said}");
-        assert!(said.contains(text), "{args:?}: {said}");
+        let (status, _, stderr) = weft(Path::new("/nonexistent.sock"), &[&["top"], args].concat());
+        assert_eq!(status, code, "{args:?}: {stderr}");
+        assert!(stderr.contains(text), "{args:?}: {stderr}");
     }
 }
 

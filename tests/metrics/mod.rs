@@ -196,7 +196,7 @@ fn requests_that_are_wrong_slow_or_too_many_disturb_nobody() {
     });
     drop(silent);
     // Clients that do not read their responses.
-    let deaf: Vec<_> = (1..MAX_CLIENTS)
+    let idle_clients: Vec<_> = (1..MAX_CLIENTS)
         .map(|_| {
             let mut stream = connect(host, ADDRESS);
             stream.write_all(SCRAPE.as_bytes()).expect("a request is sent");
@@ -204,7 +204,7 @@ fn requests_that_are_wrong_slow_or_too_many_disturb_nobody() {
         })
         .collect();
     wait_until(PATIENCE, "others are served", || status(SCRAPE.as_bytes()) == 200);
-    drop(deaf);
+    drop(idle_clients);
     daemon.stop();
 }
 
@@ -229,9 +229,9 @@ fn daemon_does_not_start_when_it_cannot_serve_metrics() {
         command.args(["run", "--host", "h1", "--metrics", metrics]).args(MEGAFLOWS);
         let output = command.arg("--control").arg(lab.control(0)).arg(lab.network_file()).output();
         let output = output.expect("weft can be started");
-        let said = String::from_utf8_lossy(&output.stderr);
-        assert_eq!(output.status.code(), Some(code), "{said}");
-        assert!(said.contains(reason), "{said}");
+        let stderr = String::from_utf8_lossy(&output.stderr);
+        assert_eq!(output.status.code(), Some(code), "{stderr}");
+        assert!(stderr.contains(reason), "{stderr}");
     }
     assert_eq!(fs::read_to_string(&file).expect("the file stays"), "text");
 }

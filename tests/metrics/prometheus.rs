@@ -146,9 +146,9 @@ fn promtool(arguments: &[&str], input: Option<&str>) {
     std::io::Write::write_all(&mut stdin, input.unwrap_or_default().as_bytes()).expect("a pipe");
     drop(stdin);
     let output = child.wait_with_output().expect("promtool ends");
-    let [printed, said] = [output.stdout, output.stderr].map(String::from_utf8);
-    let (printed, said) = (printed.expect("UTF-8"), said.expect("UTF-8"));
-    assert!(output.status.success() && said.is_empty(), "{arguments:?}: {printed}\n{said}");
+    let [printed, stderr] = [output.stdout, output.stderr].map(String::from_utf8);
+    let (printed, stderr) = (printed.expect("UTF-8"), stderr.expect("UTF-8"));
+    assert!(output.status.success() && stderr.is_empty(), "{arguments:?}: {printed}\n{stderr}");
 }
 
 /// Generates traffic of all types: new flows, streams, and frames that are dropped.

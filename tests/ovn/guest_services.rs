@@ -326,9 +326,9 @@ fn guest_gets_its_ipv6_address_when_ovn_has_dhcp_options() {
 fn nslookup(guest: &Guest, question: &str, server: &str) -> Vec<String> {
     let mut client = guest.netns.command(command("busybox"));
     client.args(["nslookup", question, server]);
-    let said = run(client, b"");
+    let output = run(client, b"");
     // The first paragraph of the output is about the server.
-    let (_, answer) = said.split_once("\n\n").unwrap_or_default();
+    let (_, answer) = output.split_once("\n\n").unwrap_or_default();
     let values = answer.lines().filter_map(|line| {
         let address = line.strip_prefix("Address: ");
         address.or_else(|| Some(line.split_once("name = ")?.1))

@@ -63,8 +63,9 @@ fn flows_of_a_host_are_read_by_ovs_ofctl() {
         assert!(of_table.contains("tp_dst=84") && count + 1 == of_table.lines().count());
         // Other selections must be refused, not ignored.
         let refused = call(&database, &format!("-O {version} dump-flows br-int tcp"));
-        let said = String::from_utf8_lossy(&[refused.stdout, refused.stderr].concat()).into_owned();
-        assert!(said.contains("OFPBRC_EPERM") && !said.contains(" table="), "{said}");
+        let output =
+            String::from_utf8_lossy(&[refused.stdout, refused.stderr].concat()).into_owned();
+        assert!(output.contains("OFPBRC_EPERM") && !output.contains(" table="), "{output}");
         let normal = answer(&database, &format!("-O {version} --no-stats dump-flows br-ex"));
         assert!(normal.trim().ends_with("priority=0 actions=NORMAL"), "{normal}");
         let add = |flow: &str| call(&database, &format!("-O {version} add-flow {flow}"));

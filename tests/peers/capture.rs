@@ -55,8 +55,11 @@ impl Capture {
             }
             last = now;
         }
-        let said = self.tcpdump.stop();
-        assert!(said.contains("\n0 packets dropped by kernel"), "the capture has gaps:\n{said}");
+        let output = self.tcpdump.stop();
+        assert!(
+            output.contains("\n0 packets dropped by kernel"),
+            "the capture has gaps:\n{output}"
+        );
         self.file
     }
 }

@@ -294,7 +294,7 @@ fn replies_to_path_probes_are_ignored_when_another_host_sends_them_or_guesses() 
         let payload = [&geneve_header(0, 0, TEB, 0, &[])[..], probe].concat();
         wire.send(&outer.udp(GENEVE_PORT, &payload));
     };
-    let asked = |frame: &[u8]| {
+    let is_request = |frame: &[u8]| {
         const INNER: usize = 14 + 20 + 8 + 8;
         let is_tunnel = frame.get(36..38) == Some(&GENEVE_PORT.to_be_bytes());
         let probe = frame.get(INNER..).filter(|_| is_tunnel).and_then(Probe::parse);
@@ -302,7 +302,7 @@ fn replies_to_path_probes_are_ignored_when_another_host_sends_them_or_guesses() 
     };
     let answer = |outer: Outer| {
         let pending = wire.pending();
-        for probe in pending.iter().filter_map(|frame| asked(frame)) {
+        for probe in pending.iter().filter_map(|frame| is_request(frame)) {
             send(outer, &Probe { is_reply: true, ..probe }.emit(Probe::MIN_FRAME));
         }
     };

@@ -97,10 +97,10 @@ impl Pinning {
         let mut command = self.lab.hosts[host].netns.program(WEFT);
         command.args(["stop", "--control"]).arg(self.lab.control(host));
         let output = command.args(options).output().expect("weft can be started");
-        let said = String::from_utf8_lossy(&output.stdout).into_owned();
+        let stdout = String::from_utf8_lossy(&output.stdout).into_owned();
         let errors = String::from_utf8_lossy(&output.stderr).into_owned();
-        assert!(output.status.success(), "{said}{errors}");
-        said
+        assert!(output.status.success(), "{stdout}{errors}");
+        stdout
     }
 
     fn purge(&self, host: usize) -> String {
@@ -175,15 +175,15 @@ fn no_packet_of_an_established_flow_is_lost_when_a_daemon_is_killed_and_started_
     let dead = [there.since(&before[0]), back.since(&before[1])];
     let first = pinning.start(0);
     std::thread::sleep(Duration::from_secs(3));
-    let said = first.stderr();
+    let log = first.stderr();
     let totals = [there.stop(&before[0]), back.stop(&before[1])];
     let retransmitted = retransmitted() - had_retransmitted;
     println!("3 s without a daemon: {dead:?}");
     println!("and 3 s after the next daemon has started: {totals:?}");
     println!("{} bytes of 8 TCP streams, {retransmitted} segments retransmitted", streams.stop());
-    let lines = said.lines().filter(|line| line.contains("adopted the megaflows"));
+    let lines = log.lines().filter(|line| line.contains("adopted the megaflows"));
     lines.for_each(|line| println!("{line}"));
-    assert!(said.contains("adopted the megaflows"), "{said}");
+    assert!(log.contains("adopted the megaflows"), "{log}");
     for counts in totals {
         assert_eq!(counts.lost, counts.overflowed, "{counts:?}");
     }
@@ -207,13 +207,13 @@ fn purge_removes_everything_after_a_daemon_was_killed() {
     for host in [0, 1] {
         let saved = pinning.lab.control(host).with_extension("sock.connections");
         assert!(!pinning.devices(host).is_empty() && saved.exists());
-        let said = pinning.purge(host);
+        let output = pinning.purge(host);
         assert!(!saved.exists());
         assert!(
-            said.contains("programs at 2 devices") && said.contains("1 guest devices"),
-            "{said}"
+            output.contains("programs at 2 devices") && output.contains("1 guest devices"),
+            "{output}"
         );
-        assert!(said.contains("files of saved connections: 1\n"), "{said}");
+        assert!(output.contains("files of saved connections: 1\n"), "{output}");
         assert_eq!(pinning.devices(host), Vec::<String>::new());
     }
     assert_eq!(pinning.pinned(), Vec::<PathBuf>::new());
@@ -338,8 +338,11 @@ fn lost_megaflows_are_reported_when_the_map_layout_differs() {
         fake_layout(state);
     }
     let first = pinning.start(0);
-    let said = pinning.show(0);
-    assert!(said.contains("were lost: another version of weft used another map layout"), "{said}");
+    let shown = pinning.show(0);
+    assert!(
+        shown.contains("were lost: another version of weft used another map layout"),
+        "{shown}"
+    );
     first.wait_says("megaflows of another version of weft are lost");
     traffic::udp_echo(a, b, 4, 100);
     first.stop();
@@ -374,15 +377,15 @@ fn missed_packets_are_counted_once_over_two_restarts() {
             send();
         }
         first = pinning.start(0);
-        let said = pinning.show(0);
-        let line = said.lines().find(|line| line.contains("packets missed")).expect("a line");
+        let shown = pinning.show(0);
+        let line = shown.lines().find(|line| line.contains("packets missed")).expect("a line");
         let missed =
             line.split_once(" packets missed").and_then(|(line, _)| line.rsplit(' ').next());
         let missed: u64 = missed.and_then(|number| number.parse().ok()).expect("a number");
         // Guests send router solicitations by themselves, so a few more packets may be counted.
-        assert_eq!(missed >= SENT, is_sent, "{said}");
+        assert_eq!(missed >= SENT, is_sent, "{shown}");
         let counted = first.show().ports[0].drops.get("no_daemon").copied().unwrap_or_default();
-        assert_eq!(counted >= SENT, is_sent, "{said}");
+        assert_eq!(counted >= SENT, is_sent, "{shown}");
     }
     first.stop();
     second.stop();
@@ -424,8 +427,8 @@ fn stop_reports_what_keeps_forwarding_and_the_next_daemon_adopts_it() {
         assert_eq!(&bytes[..len], text);
     };
     send(b"with a daemon");
-    let said = pinning.stop(0, &[]);
-    assert!(said.contains("the kernel keeps forwarding"), "{said}");
+    let output = pinning.stop(0, &[]);
+    assert!(output.contains("the kernel keeps forwarding"), "{output}");
     assert!(first.wait_end(PATIENCE).success());
     send(b"without a daemon");
     let first = pinning.start(0);
@@ -434,8 +437,9 @@ fn stop_reports_what_keeps_forwarding_and_the_next_daemon_adopts_it() {
     second_daemon_is_refused(&pinning, &first);
     send(b"beside a refused daemon");
     first.stop();
-    let said = pinning.stop(1, &["--purge", "--bpf-fs", pinning.bpf_fs.to_str().expect("a path")]);
-    assert!(said.contains("the switch of h2 has stopped"), "{said}");
+    let output =
+        pinning.stop(1, &["--purge", "--bpf-fs", pinning.bpf_fs.to_str().expect("a path")]);
+    assert!(output.contains("the switch of h2 has stopped"), "{output}");
     let mut attached = pinning.lab.control(1).into_os_string();
     attached.push(".ports");
     assert!(!Path::new(&attached).exists(), "the directory of attached devices stays");
@@ -467,11 +471,11 @@ fn stop_in_a_mount_namespace(limit: &[&str]) {
     wait_until(PATIENCE, "the port is up", || {
         pinning.show(0).lines().any(|line| line.starts_with("port") && line.ends_with("up"))
     });
-    let said = pinning.stop(0, &[]);
+    let output = pinning.stop(0, &[]);
     let status = daemon.wait().expect("a child can be waited for");
     assert!(status.success(), "{status}");
-    assert!(said.contains("may have ended with the daemon"), "{said}");
-    assert!(!said.contains("keeps forwarding"), "{said}");
+    assert!(output.contains("may have ended with the daemon"), "{output}");
+    assert!(!output.contains("keeps forwarding"), "{output}");
     assert_eq!(pinning.pinned(), Vec::<PathBuf>::new(), "they have ended");
     pinning.purge(0);
 }

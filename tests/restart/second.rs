@@ -18,7 +18,7 @@ fn running_daemon_is_not_disturbed_by_a_second_daemon_or_a_purge() {
     let elsewhere = pinning.lab.dir.path().join("elsewhere");
     fs::create_dir(&elsewhere).expect("a directory can be made");
     let elsewhere = elsewhere.to_str().expect("a path");
-    let whom = format!(
+    let owner = format!(
         "another weft (process {}) runs the kernel datapath of this network namespace",
         daemons[0].pid()
     );
@@ -26,15 +26,15 @@ fn running_daemon_is_not_disturbed_by_a_second_daemon_or_a_purge() {
     let mut purge = host.netns.program(WEFT);
     purge.args(["stop", "--purge", "--control", "/nonexistent", "--bpf-fs", elsewhere]);
     let output = purge.output().expect("weft can be started");
-    let said = String::from_utf8_lossy(&output.stderr);
-    assert!(!output.status.success() && said.contains(&whom), "{said}");
+    let stderr = String::from_utf8_lossy(&output.stderr);
+    assert!(!output.status.success() && stderr.contains(&owner), "{stderr}");
     let other = pinning.lab.dir.path().join("other.sock");
     for datapath in ["user", "kernel", "auto"] {
         let options = ["--datapath", datapath, "--bpf-fs", elsewhere];
         let mut second = Daemon::spawn(host, &pinning.lab.network_file(), &other, &options);
         assert!(!second.wait_end(PATIENCE).success(), "{datapath}");
-        let said = second.stderr();
-        assert!(said.contains(&whom), "{datapath}: {said}");
+        let stderr = second.stderr();
+        assert!(stderr.contains(&owner), "{datapath}: {stderr}");
     }
     assert_eq!(pinning.devices(0), devices);
     traffic::udp_echo(a, b, 4, 100);
