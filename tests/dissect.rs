@@ -332,7 +332,7 @@ impl Marks<'_> {
         }
     }
 
-    /// True for a misread STT segment. tshark 4.0 adds the 20 bytes of the TCP-shaped header to the
+    /// True for a misread STT segment. tshark 4.0 adds the 20 bytes of the TCP-like header to the
     /// length of an STT segment. If fewer than 20 bytes follow, it takes a segment for the last one
     /// and reports an incomplete frame. [`segments_make_up_their_frames`] checks that no bytes are
     /// missing.
@@ -396,7 +396,7 @@ fn every_checksum_is_good(file: &Path) {
     }
 }
 
-/// Length of the headers of an STT segment: Ethernet, IP and TCP-shaped header.
+/// Length of the headers of an STT segment: Ethernet, IP and TCP-like header.
 fn stt_headers_len(protocols: &str) -> usize {
     if protocols.starts_with("eth:ethertype:ipv6:") { 14 + 40 + 20 } else { 14 + 20 + 20 }
 }

@@ -36,13 +36,13 @@ pub fn round_trip(choice: u8, packet: &PacketBuf) {
     let mut outer_packet = packet.clone();
     let Ok(outer) = host.endpoints.encap(endpoint, &key, &mut outer_packet) else { return };
     let received = match outer.carrier {
-        Carrier::TcpShaped => stt_segments(&outer_packet, key),
+        Carrier::TcpLike => stt_segments(&outer_packet, key),
         _ => segments(&outer, &outer_packet, key),
     };
     assert_eq!(received, expected, "{tunnel}");
 
     outer.undo(&mut outer_packet);
-    if outer.carrier != Carrier::TcpShaped {
+    if outer.carrier != Carrier::TcpLike {
         assert_eq!(
             (outer_packet.to_vec(), outer_packet.offload),
             (packet.to_vec(), packet.offload)

@@ -129,7 +129,7 @@ impl Ends {
         self.frame(protocol, &join(&[&[kind, code], &sum.to_be_bytes(), body]))
     }
 
-    /// One segment of an STT frame: the TCP-shaped header to port 7471, and `part`, which is at
+    /// One segment of an STT frame: the TCP-like header to port 7471, and `part`, which is at
     /// `offset` of a frame of `total` bytes.
     pub fn stt_segment(self, id: u32, total: u16, offset: u16, part: &[u8]) -> Vec<u8> {
         let head = join(&[

@@ -135,12 +135,12 @@ impl SttSegment {
     /// The flags ACK and PSH, which STT requires.
     pub const FLAGS: u8 = 0x18;
 
-    /// The TCP-shaped header and `payload`, in an Ethernet frame.
+    /// The TCP-like header and `payload`, in an Ethernet frame.
     pub fn frame(&self, outer: &Outer, dst_port: u16, payload: &[u8]) -> Vec<u8> {
         outer.packet(TCP, &self.segment(outer, dst_port, payload))
     }
 
-    /// The TCP-shaped header and `payload`.
+    /// The TCP-like header and `payload`.
     pub fn segment(&self, outer: &Outer, dst_port: u16, payload: &[u8]) -> Vec<u8> {
         const SRC_PORT: u16 = 50_000;
         let mut segment =

@@ -422,7 +422,7 @@ impl ActionOutput for FrameOutputs {
         match outer.carrier {
             Carrier::Udp => self.transmit.send_udp(outer, packet),
             Carrier::Gre => self.transmit.send_gre(outer, packet),
-            Carrier::TcpShaped => self.uplink.send_stt(outer, packet),
+            Carrier::TcpLike => self.uplink.send_stt(outer, packet),
             Carrier::Tags => Err(DropReason::NoSuchPort),
         }
     }

@@ -95,7 +95,7 @@ impl Receiver {
                     .map(|socket| ReceiveSocket::Gre { socket, heads: heads() })
                     .collect()
             }
-            Carrier::TcpShaped => {
+            Carrier::TcpLike => {
                 let receivers = SttReceiver::open_group(tunnel, uplink, count)?;
                 receivers.into_iter().map(|stt| ReceiveSocket::Stt(Box::new(stt))).collect()
             }

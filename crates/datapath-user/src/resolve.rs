@@ -59,7 +59,7 @@ fn targets(
     endpoints: &[EndpointConfig],
     scope: ResolveScope,
 ) -> impl Iterator<Item = ResolveTarget> + '_ {
-    let is_stt = |endpoint: &&EndpointConfig| endpoint.spec.tunnel.carrier() == Carrier::TcpShaped;
+    let is_stt = |endpoint: &&EndpointConfig| endpoint.spec.tunnel.carrier() == Carrier::TcpLike;
     let is_other = move |endpoint: &&EndpointConfig| {
         scope == ResolveScope::All && !is_stt(endpoint) && !endpoint.remote.is_multicast()
     };

@@ -1,4 +1,4 @@
-//! Receives STT: reads TCP-shaped segments from a packet socket and reassembles the frames in them.
+//! Receives STT: reads TCP-like segments from a packet socket and reassembles the frames in them.
 //!
 //! The host's TCP stack must not answer these segments with resets, so a sink socket holds the
 //! port.

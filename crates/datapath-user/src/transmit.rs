@@ -68,7 +68,7 @@ impl Sender {
                 }
                 Some(Self::Udp { local, checksum: spec.checksum, pool })
             }
-            Carrier::TcpShaped | Carrier::Tags => None,
+            Carrier::TcpLike | Carrier::Tags => None,
         })
     }
 

@@ -51,7 +51,7 @@ pub(super) struct UplinkNeeds {
 
 impl UplinkNeeds {
     pub(super) fn of(underlay: &Underlay) -> Self {
-        let is_stt = |tunnel: &TunnelConfig| tunnel.spec.tunnel.carrier() == Carrier::TcpShaped;
+        let is_stt = |tunnel: &TunnelConfig| tunnel.spec.tunnel.carrier() == Carrier::TcpLike;
         Self { tags: !underlay.links.is_empty(), stt: underlay.tunnels.iter().any(is_stt) }
     }
 }
@@ -123,7 +123,7 @@ impl Uplink {
         Ok(())
     }
 
-    /// Sends an STT packet as one TCP-shaped super-packet.
+    /// Sends an STT packet as one TCP-like super-packet.
     pub(super) fn send_stt(
         &mut self,
         outer: &Encapsulated,

@@ -531,8 +531,8 @@ impl Worker {
         let rows = endpoints.iter().map(|(id, remote, endpoint)| {
             let (spec, local) = endpoints.class(endpoint);
             let neighbour = match (spec.tunnel.carrier(), endpoint.resolved) {
-                (Carrier::TcpShaped, true) => "resolved",
-                (Carrier::TcpShaped, false) => "unresolved",
+                (Carrier::TcpLike, true) => "resolved",
+                (Carrier::TcpLike, false) => "unresolved",
                 _ => "kernel",
             };
             EndpointStats {

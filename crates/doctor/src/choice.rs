@@ -139,7 +139,7 @@ pub fn sending(
         (Carrier::Udp, false) if has_batches => "UDP batches (UDP_SEGMENT)",
         (Carrier::Udp, false) => "one UDP datagram after the other",
         (Carrier::Gre, false) => "a packet for each segment",
-        (Carrier::TcpShaped, _) => "one TCP-shaped super-packet",
+        (Carrier::TcpLike, _) => "one TCP-like super-packet",
         (Carrier::Tags, _) => "tagged super-packets",
     };
     if how.starts_with("one UDP") {

@@ -165,7 +165,7 @@ impl EndpointTable {
     pub fn split_limits(&self, endpoint: EndpointId, packet: &PacketBuf) -> Option<SplitLimits> {
         let gso = packet.offload.gso?;
         let endpoint = self.get(endpoint)?;
-        if self.class(endpoint).0.tunnel.carrier() != Carrier::TcpShaped {
+        if self.class(endpoint).0.tunnel.carrier() != Carrier::TcpLike {
             return None;
         }
         let max_bytes = stt::max_inner_len(!is_ipv4(endpoint.template.as_bytes()));
@@ -230,7 +230,7 @@ impl EndpointTable {
         let class = &self.classes[usize::from(endpoint.class)];
         let (spec, layout) = (&class.spec, &class.layout);
         let is_behind_socket =
-            headers == OuterHeaders::BehindSocket && layout.carrier != Carrier::TcpShaped;
+            headers == OuterHeaders::BehindSocket && layout.carrier != Carrier::TcpLike;
         let tunnel_header = usize::from(layout.tunnel_header);
         let (outer_len, l4, tunnel_header) = if is_behind_socket {
             (layout.outer_len(key) - tunnel_header, 0, 0)
@@ -257,7 +257,7 @@ impl EndpointTable {
             inner_offload: packet.offload,
         };
         let inner_len = packet.len();
-        if outer.carrier == Carrier::TcpShaped {
+        if outer.carrier == Carrier::TcpLike {
             outer.ttl = stt::outer_ttl(outer.ttl, spec.port, packet)?;
             stt::encap(&outer, spec, endpoint, key, packet, self.next_packet_id)?;
             self.next_packet_id = self.next_packet_id.wrapping_add(1);

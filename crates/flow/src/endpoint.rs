@@ -425,7 +425,7 @@ impl EndpointTable {
     ) -> Result<Option<PathLimit>, DropReason> {
         let endpoint = self.get(id).ok_or(DropReason::UnknownEndpoint)?;
         let EndpointClass { spec, layout, .. } = &self.classes[usize::from(endpoint.class)];
-        if layout.carrier == Carrier::TcpShaped {
+        if layout.carrier == Carrier::TcpLike {
             return Ok(None);
         }
         let overhead = layout.outer_len(key) - L3;

@@ -72,7 +72,7 @@ fn decapsulate(
     packet: &PacketBuf,
 ) -> (TunnelKey, PacketBuf) {
     let mut packet = packet.clone();
-    if tunnel.carrier() == Carrier::TcpShaped {
+    if tunnel.carrier() == Carrier::TcpLike {
         let segment = strip_stt_segment(&mut packet).unwrap();
         assert_eq!((segment.place.offset, usize::from(segment.place.total)), (0, packet.len()));
         assert_eq!((segment.key.src, segment.key.dst), addresses(ipv6));

@@ -260,7 +260,7 @@ fn distinct_ports(
             }
             let protocol = match one.carrier() {
                 Carrier::Udp => "UDP",
-                Carrier::TcpShaped => "TCP",
+                Carrier::TcpLike => "TCP",
                 Carrier::Gre | Carrier::Tags => continue,
             };
             // The defaults differ, so at least one port is given. Report the later one.
@@ -589,7 +589,7 @@ impl UnderlayMtu {
     /// longer than that minus the overhead costs a second segment.
     fn mtu_limits(&self, tunnel: TunnelType) -> (u16, u16) {
         let overhead = self.overhead(tunnel);
-        if tunnel.carrier() == Carrier::TcpShaped {
+        if tunnel.carrier() == Carrier::TcpLike {
             let max = MAX_STT_PACKET - overhead;
             (max, self.mtu.min(max))
         } else {
@@ -604,7 +604,7 @@ impl UnderlayMtu {
 
     fn does_not_fit(&self, tunnel: TunnelType, mtu: u16, max: u16) -> String {
         let added = self.added(tunnel);
-        if tunnel.carrier() == Carrier::TcpShaped {
+        if tunnel.carrier() == Carrier::TcpLike {
             format!(
                 "guest MTU {mtu} + {added} does not fit STT's largest packet, {MAX_STT_PACKET} \
                  bytes; at most {max}"

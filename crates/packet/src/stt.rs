@@ -1,4 +1,4 @@
-//! Reassembly of STT frames from the TCP-shaped segments that carry them (draft-davie-stt section
+//! Reassembly of STT frames from the TCP-like segments that carry them (draft-davie-stt section
 //! 4).
 //!
 //! The two halves of a segment's sequence number are the length of its frame and its offset in it.
@@ -31,9 +31,9 @@ pub struct SttFrameKey {
     pub src: IpAddr,
     /// Outer destination address.
     pub dst: IpAddr,
-    /// Source port of the TCP-shaped header.
+    /// Source port of the TCP-like header.
     pub src_port: u16,
-    /// Acknowledgement number of the TCP-shaped header: the packet id, new for every frame.
+    /// Acknowledgement number of the TCP-like header: the packet id, new for every frame.
     pub packet_id: u32,
 }
 
@@ -161,7 +161,7 @@ impl SttReassembler {
         Self { limits, ..Self::default() }
     }
 
-    /// Adds the segment in `packet`: the bytes after the TCP-shaped header, without padding.
+    /// Adds the segment in `packet`: the bytes after the TCP-like header, without padding.
     /// `now_ms` is a monotonic time in milliseconds.
     ///
     /// When the frame is complete, `packet` holds it, starting with the STT header. Its buffer may

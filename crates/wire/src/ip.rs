@@ -13,7 +13,7 @@ impl Protocol {
     pub const ICMP: Self = Self(1);
     /// IGMP (RFC 9776).
     pub const IGMP: Self = Self(2);
-    /// TCP (RFC 9293), and the TCP-shaped segments of STT.
+    /// TCP (RFC 9293), and the TCP-like segments of STT.
     pub const TCP: Self = Self(6);
     /// UDP (RFC 768).
     pub const UDP: Self = Self(17);

@@ -191,7 +191,7 @@ fn check_report(
 /// Whether a tunnel has path probes, and frames that can be too long for it. STT segments frames
 /// itself.
 fn is_probed(end: &EndpointConfig) -> bool {
-    (end.spec.key || !is_gre(end)) && end.spec.tunnel.carrier() != Carrier::TcpShaped
+    (end.spec.key || !is_gre(end)) && end.spec.tunnel.carrier() != Carrier::TcpLike
 }
 
 /// Probes one path with packets of `path_mtu` bytes; with `must_search`, with packets of the

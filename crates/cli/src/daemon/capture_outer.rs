@@ -214,7 +214,7 @@ impl GuestFilter {
     fn stt_direction(&mut self, mut packet: PacketBuf, sent: &'static str) -> Option<&'static str> {
         let segment: SttSegment = flow::strip_stt_segment(&mut packet).ok()?;
         let is_stt = |known: &datapath::config::TunnelConfig| {
-            known.spec.tunnel.carrier() == Carrier::TcpShaped && known.spec.port == segment.port
+            known.spec.tunnel.carrier() == Carrier::TcpLike && known.spec.port == segment.port
         };
         if !self.underlay.tunnels.iter().any(is_stt) {
             return None;

@@ -464,7 +464,7 @@ fn carrier_text(tunnel: TunnelType, port: u16) -> String {
     use flow::Carrier;
     match tunnel.carrier() {
         Carrier::Udp => format!("UDP port {port}"),
-        Carrier::TcpShaped => format!("TCP-shaped, port {port}"),
+        Carrier::TcpLike => format!("TCP-like, port {port}"),
         Carrier::Gre => "IP protocol 47".to_owned(),
         Carrier::Tags => "tags on the uplinks".to_owned(),
     }

@@ -64,7 +64,7 @@ impl Offload {
     }
 }
 
-const ALL: &[Carrier] = &[Carrier::Udp, Carrier::Gre, Carrier::TcpShaped, Carrier::Tags];
+const ALL: &[Carrier] = &[Carrier::Udp, Carrier::Gre, Carrier::TcpLike, Carrier::Tags];
 
 const OFFLOADS: &[Offload] = &[
     Offload {

@@ -240,7 +240,7 @@ fn checksum(features: &Features, tunnel: TunnelType, outer: OuterHeaders) -> Off
                 )
             }
         }
-        Carrier::TcpShaped | Carrier::Tags => plain,
+        Carrier::TcpLike | Carrier::Tags => plain,
     }
 }
 
@@ -267,7 +267,7 @@ fn gro(nic: &NicFacts, tunnel: TunnelType) -> OffloadSupport {
     let by = match tunnel.carrier() {
         Carrier::Udp => "UDP batches, for the socket of the tunnel (UDP_GRO)",
         Carrier::Gre => "inner TCP segments, as without a tunnel",
-        Carrier::TcpShaped => "segments of a frame, like those of TCP",
+        Carrier::TcpLike => "segments of a frame, like those of TCP",
         Carrier::Tags => "tagged frames",
     };
     OffloadSupport::new(PerformedBy::InSoftware, format!("the kernel merges {by}"))
@@ -298,8 +298,8 @@ fn spreading(
     let flow = match (tunnel.carrier(), outer.v6) {
         (Carrier::Udp, false) => FlowType::Udp4,
         (Carrier::Udp, true) => FlowType::Udp6,
-        (Carrier::TcpShaped, false) => FlowType::Tcp4,
-        (Carrier::TcpShaped, true) => FlowType::Tcp6,
+        (Carrier::TcpLike, false) => FlowType::Tcp4,
+        (Carrier::TcpLike, true) => FlowType::Tcp6,
         (Carrier::Gre | Carrier::Tags, _) => {
             return match (tunnel.descriptor().network_id.tags(), inner) {
                 (_, true) => {

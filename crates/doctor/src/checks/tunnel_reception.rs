@@ -45,7 +45,7 @@ impl ReceivedTunnel {
     fn condition(&self) -> String {
         match self.tunnel.carrier() {
             Carrier::Udp => format!("udp dport {}", self.port),
-            Carrier::TcpShaped => format!("tcp dport {}", self.port),
+            Carrier::TcpLike => format!("tcp dport {}", self.port),
             Carrier::Gre | Carrier::Tags => "meta l4proto gre".to_owned(),
         }
     }
@@ -56,7 +56,7 @@ impl ReceivedTunnel {
     fn passes_the_firewall(&self, direction: PacketDirection) -> bool {
         match direction {
             PacketDirection::In => self.tunnel.carrier() == Carrier::Udp,
-            PacketDirection::Out => self.tunnel.carrier() != Carrier::TcpShaped,
+            PacketDirection::Out => self.tunnel.carrier() != Carrier::TcpLike,
         }
     }
 }

@@ -42,7 +42,7 @@ pub enum Carrier {
     /// An IP packet of protocol 47. There are no ports.
     Gre,
     /// TCP-like segments without a connection. The source port carries the entropy.
-    TcpShaped,
+    TcpLike,
     /// VLAN tags on the uplink: there is no outer IP header and no remote end point.
     Tags,
 }
@@ -53,7 +53,7 @@ impl Carrier {
         match self {
             Self::Udp => Some(Protocol::UDP),
             Self::Gre => Some(Protocol::GRE),
-            Self::TcpShaped => Some(Protocol::TCP),
+            Self::TcpLike => Some(Protocol::TCP),
             Self::Tags => None,
         }
     }
@@ -62,7 +62,7 @@ impl Carrier {
     pub const fn header_len(self) -> usize {
         match self {
             Self::Udp => wire::udp::HEADER_LEN,
-            Self::TcpShaped => wire::tunnel::stt::SEGMENT_HEADER_LEN,
+            Self::TcpLike => wire::tunnel::stt::SEGMENT_HEADER_LEN,
             Self::Gre | Self::Tags => 0,
         }
     }

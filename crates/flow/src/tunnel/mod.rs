@@ -171,7 +171,7 @@ mod tests {
     fn descriptors_do_not_contradict_themselves() {
         for tunnel in TunnelType::ALL {
             let descriptor = tunnel.descriptor();
-            let has_port = matches!(descriptor.carrier, Carrier::Udp | Carrier::TcpShaped);
+            let has_port = matches!(descriptor.carrier, Carrier::Udp | Carrier::TcpLike);
             assert_eq!(descriptor.default_port != 0, has_port, "{tunnel}");
             assert_eq!(tunnel.has_option(OptionKind::Port), has_port, "{tunnel}");
             assert_eq!(descriptor.network_id.tags() == 0, tunnel.has_endpoints(), "{tunnel}");

@@ -126,7 +126,7 @@ impl TunnelDescriptor {
             checksum: match self.carrier {
                 Carrier::Udp => None,
                 // The checksum of the TCP-like header is mandatory, because NICs fill it in.
-                Carrier::TcpShaped => Some(true),
+                Carrier::TcpLike => Some(true),
                 Carrier::Gre | Carrier::Tags => Some(false),
             },
             key: self.option(OptionKind::Key).is_some(),

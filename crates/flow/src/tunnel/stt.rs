@@ -34,7 +34,7 @@ impl TunnelCodec for Stt {
     const DESCRIPTOR: TunnelDescriptor = TunnelDescriptor {
         name: "stt",
         standard: "draft-davie-stt",
-        carrier: Carrier::TcpShaped,
+        carrier: Carrier::TcpLike,
         default_port: PORT,
         header: HeaderLen::fixed(FRAME_HEADER_LEN),
         network_id: NetworkId::VNI_24,

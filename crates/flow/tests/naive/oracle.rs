@@ -172,7 +172,7 @@ pub fn tagged(
     Ok((link as u32 + 1, [&frame[..12], &frame[12 + len..]].concat()))
 }
 
-/// The TCP-shaped header of a segment; the outer IP header is as it was built.
+/// The TCP-like header of a segment; the outer IP header is as it was built.
 pub fn stt_segment(case: &SttCase) -> Result<Segment, DropReason> {
     let segment = &case.bytes[case.l4..];
     require(segment.len() >= 20 && segment[12] >> 4 == 5, DropReason::Malformed)?;

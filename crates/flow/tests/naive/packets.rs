@@ -165,7 +165,7 @@ pub struct Inner {
 /// An STT segment from its outer Ethernet header on.
 pub struct SttCase {
     pub bytes: Vec<u8>,
-    /// The offset of the TCP-shaped header.
+    /// The offset of the TCP-like header.
     pub l4: usize,
     /// The outer addresses, source first.
     pub addresses: Vec<u8>,

@@ -540,7 +540,7 @@ impl ActionOutput for Sink<'_> {
 
     fn underlay(&mut self, outer: &Encapsulated, packet: &mut PacketBuf) -> Result<(), DropReason> {
         let entropy = Some(outer.entropy);
-        if outer.carrier == Carrier::TcpShaped {
+        if outer.carrier == Carrier::TcpLike {
             self.push(UPLINK, ObservedFrame::whole(packet).outer(), entropy);
             return Ok(());
         }

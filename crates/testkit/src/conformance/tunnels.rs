@@ -176,7 +176,7 @@ fn train(bench: &mut Bench, random: &mut Random, endpoint: &EndpointConfig) -> R
     bench.put(vec![megaflow.clone()]);
     match spec.tunnel.carrier() {
         // The super-packet is segmented on its way, as a network card does.
-        Carrier::TcpShaped if random.once_in(2) => outer = cut(&whole_outer),
+        Carrier::TcpLike if random.once_in(2) => outer = cut(&whole_outer),
         Carrier::Udp if random.once_in(2) => outer = vec![joined(&outer)],
         _ => {}
     }
@@ -241,7 +241,7 @@ pub(super) fn encapsulated(
 ) -> Option<(PacketBuf, Vec<PacketBuf>)> {
     let outer = others.encap(endpoint.id, key, &mut frame).ok()?;
     let packets = match outer.carrier {
-        Carrier::TcpShaped => vec![frame.clone()],
+        Carrier::TcpLike => vec![frame.clone()],
         _ => {
             let segments = outer_segments(&outer, &frame)?;
             segments.iter().map(|segment| arrived(segment)).collect()
@@ -273,7 +273,7 @@ fn set_header_checksum(ip: &mut [u8]) {
 pub(super) fn decapped(tunnel: TunnelType, outer: &PacketBuf) -> Result<Inner, DropReason> {
     let mut packet = outer.clone();
     let ip = strip_outer(&mut outer.clone())?;
-    if tunnel.carrier() == Carrier::TcpShaped {
+    if tunnel.carrier() == Carrier::TcpLike {
         strip_stt_segment(&mut packet)?;
         let key = decap_stt(&mut packet)?;
         return finished(tunnel, &ip, &key, packet);
