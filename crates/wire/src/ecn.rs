@@ -70,7 +70,7 @@ pub struct Decap {
     /// The new ECN field of the inner packet; `None` when the packet must be dropped.
     pub ecn: Option<Ecn>,
     /// How suspicious the combination of both fields is.
-    pub concern: EcnAnomaly,
+    pub anomaly: EcnAnomaly,
 }
 
 /// Combines the inner and the outer ECN field (RFC 6040 figure 4):
@@ -84,7 +84,7 @@ pub struct Decap {
 /// ```
 #[inline]
 pub const fn decap(inner: Ecn, outer: Ecn) -> Decap {
-    let (ecn, concern) = match (inner, outer) {
+    let (ecn, anomaly) = match (inner, outer) {
         (Ecn::NotEct, Ecn::Ce) => (None, EcnAnomaly::Dangerous),
         (Ecn::NotEct, Ecn::Ect0 | Ecn::Ect1) => (Some(Ecn::NotEct), EcnAnomaly::Dangerous),
         (Ecn::Ce, Ecn::Ect1) => (Some(Ecn::Ce), EcnAnomaly::Dangerous),
@@ -93,7 +93,7 @@ pub const fn decap(inner: Ecn, outer: Ecn) -> Decap {
         (Ecn::Ect0 | Ecn::Ect1, Ecn::Ce) => (Some(Ecn::Ce), EcnAnomaly::None),
         (inner, _) => (Some(inner), EcnAnomaly::None),
     };
-    Decap { ecn, concern }
+    Decap { ecn, anomaly }
 }
 
 /// Combines the outer ECN field into an inner IPv4 packet and updates its header checksum. A packet
@@ -124,6 +124,6 @@ pub fn decap_frame(frame: &mut [u8], located: &Located, outer: Ecn) -> Decap {
     match (located.ethertype, frame.get_mut(located.l3..)) {
         (EtherType::IPV4, Some(inner)) => decap_v4(&mut Ipv4Packet::new_unchecked(inner), outer),
         (EtherType::IPV6, Some(inner)) => decap_v6(&mut Ipv6Packet::new_unchecked(inner), outer),
-        _ => Decap { ecn: Some(Ecn::NotEct), concern: EcnAnomaly::None },
+        _ => Decap { ecn: Some(Ecn::NotEct), anomaly: EcnAnomaly::None },
     }
 }

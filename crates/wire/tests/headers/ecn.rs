@@ -9,10 +9,10 @@ const ALL: [Ecn; 4] = [Ecn::NotEct, Ecn::Ect0, Ecn::Ect1, Ecn::Ce];
 fn rfc_6040_decap_table_holds_in_full() {
     use EcnAnomaly::{Dangerous, Unused};
     const fn ok(ecn: Ecn) -> Decap {
-        Decap { ecn: Some(ecn), concern: EcnAnomaly::None }
+        Decap { ecn: Some(ecn), anomaly: EcnAnomaly::None }
     }
-    const fn odd(ecn: Option<Ecn>, concern: EcnAnomaly) -> Decap {
-        Decap { ecn, concern }
+    const fn odd(ecn: Option<Ecn>, anomaly: EcnAnomaly) -> Decap {
+        Decap { ecn, anomaly }
     }
     // Rows: inner field; columns: outer Not-ECT, ECT(0), ECT(1), CE (RFC 6040 figure 4).
     let not = odd(Some(Ecn::NotEct), Dangerous);
