@@ -8,10 +8,13 @@ use crate::lab::{Contender, IpVersion, Profile};
 use crate::stats::Estimate;
 use crate::study::model::{Figures, Sample, Study};
 
+/// The upper end of a range without an upper limit.
 const UP: f64 = f64::INFINITY;
+/// The lower end of a range without a lower limit.
 const DOWN: f64 = f64::NEG_INFINITY;
 
-/// The criterion of the claim `id` in a sentence, and its measurements.
+/// The criterion of the claim `id` in a sentence, and its measurements. In the sentences,
+/// "A over B" is A divided by B.
 pub(super) fn checks(id: &str, evidence: &Evidence<'_>) -> (&'static str, Vec<Check>) {
     match id {
         "C1" => (
@@ -117,6 +120,7 @@ fn many(evidence: &Evidence<'_>, study: Study, many: &str, one: &str) -> Vec<Che
     evidence.subjects("").into_iter().map(check).collect()
 }
 
+/// The runs with one stream in the study of jumbo frames.
 fn jumbo(contender: Contender, profile: Profile, guest_mtu: u16) -> SampleSelector<'static> {
     SampleSelector::new(Study::JumboFrames, contender, "tcp_stream-131072B-1i")
         .profile(profile)
@@ -245,6 +249,7 @@ fn geneve(
     checks
 }
 
+/// The throughput with receive packet steering (RPS), divided by that without.
 pub(super) fn steering(evidence: &Evidence<'_>) -> Vec<Check> {
     let mut checks = Vec::new();
     for contender in ["vxlan", "geneve", "gre", "stt"].iter().flat_map(|t| evidence.subjects(t)) {
