@@ -3,7 +3,7 @@
 use super::{WEFT_BENCH, weft};
 use crate::studies::{children, wait_until};
 use bench::Stop;
-use bench::exact::{self, Kernel, Programs, Rounds, Wire};
+use bench::exact::{self, Kernel, Programs, Wire, Workload};
 use bench::lab::Contender;
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
@@ -23,11 +23,11 @@ fn counts_are_identical_when_the_input_is() {
     // faster.
     let without_weft = Programs { weft: WEFT_BENCH.into(), ..programs.clone() };
     // A single differing instruction changes the counts, so few messages suffice.
-    let rounds = Rounds { warm_up: 100, measured: 500, stream_kib: 256 };
+    let workload = Workload { warm_up: 100, measured: 500, stream_kib: 256 };
     let measure = |name: &str, programs: &Programs, wire| {
         let contender: Contender = name.parse().unwrap();
         let (rows, ended) =
-            exact::measure(&[contender], &kernel, programs, rounds, wire, 1, &Stop::new());
+            exact::measure(&[contender], &kernel, programs, workload, wire, 1, &Stop::new());
         ended.unwrap();
         let row = rows.into_iter().next().unwrap();
         let switching = row.switching();
@@ -37,13 +37,13 @@ fn counts_are_identical_when_the_input_is() {
     let (copies, first, second) = std::thread::scope(|scope| {
         let second = scope.spawn(|| measure("weft-user-geneve", &programs, Wire::Shared));
         let first = measure("weft-user-geneve", &programs, Wire::Shared);
-        let copies = measure("bridge", &without_weft, Wire::Copies).wire;
+        let copies = measure("bridge", &without_weft, Wire::Copies).veth_pair;
         (copies, first, second.join().unwrap())
     });
     assert_eq!(first, second);
     // UDP datagrams are not shared with a socket. So only TCP segments cost a copy of their
     // headers.
-    let shared = first.wire;
+    let shared = first.veth_pair;
     assert!(copies.tcp > shared.tcp + 1000.0, "{copies:?} {shared:?}");
     assert!(copies.udp < shared.udp + 500.0, "{copies:?} {shared:?}");
 }

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use bench::demo::{self, DemoOptions};
 use bench::lab::{
-    Contender, DEFAULT_UPLINK_MTU, GUEST_DEVICE, Lab, Policy, Profile, Session, remove_stale,
+    Contender, DEFAULT_UPLINK_MTU, GUEST_DEVICE, Lab, Profile, RoutedSetup, Session, remove_stale,
 };
 use bench::traffic::blast::{Blast, Pace};
 use bench::traffic::flow::{Flow, Traffic};
@@ -64,7 +64,7 @@ fn exercise(contender: Contender, profile: Profile) {
     if contender != Contender::Direct {
         assert!(lab.wire_counters().unwrap().bytes > 4 << 20, "traffic passes the underlay");
     }
-    attachment.check().unwrap();
+    attachment.check_running().unwrap();
     attachment.stop().unwrap();
     drop(lab);
     assert_eq!(namespaces_of_this_process(), Vec::<String>::new());
@@ -169,9 +169,9 @@ fn demo_network_has_a_router_and_lists_for_every_tunnel() {
     testkit::require_root!();
     let session = session();
     let lab = Lab::build(&session, Profile::Full, DEFAULT_UPLINK_MTU).unwrap();
-    let policy = Policy::create(&lab).unwrap();
+    let setup = RoutedSetup::create(&lab).unwrap();
     for tunnel in TunnelType::ALL {
-        let text = policy.network_toml(&lab, tunnel);
+        let text = setup.network_toml(&lab, tunnel);
         let network = Network::parse(&text, "network.toml").unwrap();
         let [near, far] = network.logical_switches() else { panic!("{text}") };
         assert_eq!((near.ports.len(), near.arp_responder, far.ports.len()), (4, false, 2));

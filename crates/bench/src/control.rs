@@ -45,7 +45,7 @@ pub(crate) fn ask(
         let mut line: Value =
             serde_json::from_str(&line.map_err(failed)?).map_err(|e| failed(e.into()))?;
         if let Some(error) = line["error"].as_str() {
-            return Err(Error::Traffic(format!("the daemon refused the request: {error}")));
+            return Err(Error::Other(format!("the daemon refused the request: {error}")));
         }
         if let Some(reply) = line.get_mut(last) {
             return Ok(reply.take());
@@ -54,5 +54,5 @@ pub(crate) fn ask(
             row(found);
         }
     }
-    Err(Error::Traffic("the daemon closed the connection without a response".into()))
+    Err(Error::Other("the daemon closed the connection without a response".into()))
 }

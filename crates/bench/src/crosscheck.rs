@@ -116,7 +116,7 @@ impl fmt::Display for Agreement {
 ///
 /// # Errors
 /// [`Error::Missing`] when a program is not installed, [`Error::Interrupted`], or
-/// [`Error::Traffic`] when no traffic passes.
+/// [`Error::Other`] when no traffic passes.
 pub fn run(blocks: usize, seconds: Duration, stop: &Stop) -> Result<Vec<Agreement>> {
     let session = Session::open(PATIENCE, stop)?;
     let lab = Lab::build_as(&session, Shape { guests_per_host: 1, ..Shape::default() })?;
@@ -150,7 +150,7 @@ impl Subject {
         let over = |values: &[f64], base: &[f64]| -> Vec<f64> {
             values.iter().zip(base).map(|(a, b)| a / b).collect()
         };
-        let none = || Error::Traffic("the load produced no figure".into());
+        let none = || Error::Other("the load produced no figure".into());
         let estimate = |values: &[f64]| Estimate::of(values).ok_or_else(none);
         let (what, unit) = match self {
             Self::Stream => ("TCP stream beside iperf3", "Gb/s"),
@@ -179,7 +179,7 @@ impl Subject {
         };
         let figures = Scenario::one_pair(load).run(lab, attachment, timing)?;
         let value = figures.gbps.or(figures.latency_us.map(|[median, ..]| 1e6 / median));
-        value.ok_or_else(|| Error::Traffic("the load produced no figure".into()))
+        value.ok_or_else(|| Error::Other("the load produced no figure".into()))
     }
 
     fn port(self, block: usize) -> u16 {
@@ -239,7 +239,7 @@ impl Subject {
             Self::Stream => iperf3_gbps(&text),
             _ => sockperf_rate(&text),
         };
-        value.ok_or_else(|| Error::Traffic(format!("{program} printed no figure:\n{text}")))
+        value.ok_or_else(|| Error::Other(format!("{program} printed no figure:\n{text}")))
     }
 
     /// Waits until the server accepts connections. `iperf3 -1` serves only one client, which must

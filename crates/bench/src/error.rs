@@ -1,4 +1,5 @@
-//! The errors of labs, traffic and studies.
+//! The errors of this crate: of the lab (two hosts and their guests, as network namespaces), of its
+//! traffic, and of studies.
 
 use std::io;
 use std::time::Duration;
@@ -6,7 +7,7 @@ use std::time::Duration;
 /// The result of an operation of this crate.
 pub type Result<T, E = Error> = std::result::Result<T, E>;
 
-/// Why a lab could not be built, traffic did not flow, or a study ended early.
+/// Why the lab could not be built, traffic did not flow, or a study ended early.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
@@ -52,9 +53,9 @@ pub enum Error {
         /// What was observed instead; may be empty.
         detail: String,
     },
-    /// Traffic did not flow as expected, or a value is not valid.
+    /// Any other failure, described in the text.
     #[error("{0}")]
-    Traffic(String),
+    Other(String),
 }
 
 impl Error {
@@ -63,7 +64,7 @@ impl Error {
         move |source| Self::Io { what: what.into(), source: source.into() }
     }
 
-    /// True when the user ended the study.
+    /// True when SIGINT or SIGTERM ended the work.
     pub fn is_interrupted(&self) -> bool {
         matches!(self, Self::Interrupted)
     }

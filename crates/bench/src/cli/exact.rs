@@ -5,8 +5,8 @@ use std::path::{Path, PathBuf};
 use super::Failure;
 use crate::Stop;
 use crate::exact::{
-    self, Baseline, ContenderCounts, CountOptions, Counts, Excess, Failed, Kernel, Programs,
-    Rounds, Wire,
+    self, Baseline, ContenderCounts, CountOptions, Counts, Excess, Failed, Kernel, Programs, Wire,
+    Workload,
 };
 use crate::lab::Contender;
 
@@ -64,13 +64,13 @@ pub struct Inside {
     contenders: Vec<Contender>,
 }
 
-/// Measures in the machine that this process runs in. Prints one line of JSON for the wire and one
-/// for each contender.
+/// Measures in the machine that this process runs in. Prints one line of JSON for the veth pair and
+/// one for each contender.
 pub fn inside(args: &Inside, weft: &Path) -> Result<(), Failure> {
     let Inside { warm_up, measured, stream_kib, wire, ref contenders } = *args;
-    let rounds = Rounds { warm_up, measured, stream_kib };
+    let workload = Workload { warm_up, measured, stream_kib };
     for contender in [Contender::Direct].into_iter().chain(contenders.iter().copied()) {
-        let counts = exact::measure_inside(contender, weft, rounds, wire)?;
+        let counts = exact::measure_inside(contender, weft, workload, wire)?;
         println!("{}", serde_json::to_string(&counts).map_err(Failure::work)?);
     }
     Ok(())
@@ -95,7 +95,7 @@ pub fn exact(args: &Args, weft: PathBuf) -> Result<(), Failure> {
     let options = CountOptions {
         programs: Programs { weft, weft_bench: own },
         contenders,
-        rounds: if args.short { Rounds::SHORT } else { Rounds::FULL },
+        workload: if args.short { Workload::SHORT } else { Workload::FULL },
         wire,
         seed: FIRST_SEED,
         quiet: args.quiet,

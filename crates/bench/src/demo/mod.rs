@@ -134,7 +134,7 @@ fn check_seconds(seconds: f64) -> Result<Duration> {
     if (0.1..=600.0).contains(&seconds) {
         return Ok(Duration::from_secs_f64(seconds));
     }
-    Err(Error::Traffic(format!("a run cannot last {seconds} s; choose from 0.1 to 600")))
+    Err(Error::Other(format!("a run cannot last {seconds} s; choose from 0.1 to 600")))
 }
 
 /// The available contenders, without duplicates and without the base, and the unavailable ones with

@@ -96,9 +96,9 @@ pub(super) fn exercise(
     attachment: &Attachment,
     stop: &Stop,
 ) -> Result<Option<PolicyReport>> {
-    let Some(policy) = attachment.policy() else { return Ok(None) };
-    policy.add_routes(lab, stop)?;
-    let [first, second] = policy.guests() else { return Ok(None) };
+    let Some(setup) = attachment.routed_setup() else { return Ok(None) };
+    setup.add_routes(lab, stop)?;
+    let [first, second] = setup.guests() else { return Ok(None) };
     let mut routed = Vec::new();
     for (from, to) in [(lab.guest(0, 0), second), (lab.guest(1, 0), first)] {
         for (address, gateway) in
@@ -124,7 +124,7 @@ fn ping(
     let (sent, received) = (report.sent, report.received);
     let (from, to) = (from.name(), to.name());
     if !report.is_complete() {
-        return Err(Error::Traffic(format!(
+        return Err(Error::Other(format!(
             "only {received} of {sent} pings from {from} to {to} through the router {gateway} were \
              answered"
         )));
@@ -158,12 +158,12 @@ fn refuse(from: &Guest, to: &RoutedGuest) -> Result<Refusals> {
                 let text = format!(
                     "an ACL rejects connections to {address}, but one ended otherwise: {what}"
                 );
-                return Err(Error::Traffic(text));
+                return Err(Error::Other(text));
             }
         }
     }
     if closed.accept().is_ok() {
-        return Err(Error::Traffic(format!(
+        return Err(Error::Other(format!(
             "a connection to {address} passed the ACL that rejects it"
         )));
     }
@@ -200,7 +200,7 @@ fn counted(
 ) -> Result<u64> {
     let control = attachment
         .control(1)
-        .ok_or_else(|| Error::Traffic("the second host has no daemon".into()))?;
+        .ok_or_else(|| Error::Other("the second host has no daemon".into()))?;
     let request = json!({ "command": "program", "datapath": switch });
     let what = format!("{least} packet(s) counted under the entry `{condition}` of {switch}");
     stop.wait_for(&what, COUNT_LIMIT, || {

@@ -64,8 +64,8 @@ impl Plan<'_> {
             // If a process ended, that explains the failure better than the failed measurement
             // does.
             Err(error) if !error.is_interrupted() => {
-                attachment.check()?;
-                return Err(attachment.explain(error, self.session.stop()));
+                attachment.check_running()?;
+                return Err(attachment.with_diagnostics(error, self.session.stop()));
             }
             other => other?,
         }
@@ -88,7 +88,7 @@ impl Plan<'_> {
         self.step(contender, "router and access control lists");
         trial.policy = policy::exercise(lab, attachment, stop)?;
         if contender.is_weft() && trial.policy.is_none() {
-            return Err(Error::Traffic(
+            return Err(Error::Other(
                 "weft runs without the router and the ACLs that the demo checks".into(),
             ));
         }
@@ -148,7 +148,7 @@ impl Plan<'_> {
             let end = Instant::now() + duration;
             while Instant::now() < end {
                 stop.sleep(end.saturating_duration_since(Instant::now()).min(CHECK_INTERVAL))?;
-                attachment.check()?;
+                attachment.check_running()?;
                 streams.check()?;
             }
             Snapshot::now(lab.wire_counters()?, streams.received())
@@ -161,7 +161,7 @@ impl Plan<'_> {
             let all = total.len();
             let text =
                 format!("TCP connection {} of {all} was established but moved nothing", idle + 1);
-            return Err(Error::Traffic(text));
+            return Err(Error::Other(text));
         }
         let retransmitted = retransmits()?.saturating_sub(before);
         Ok(StreamReport { usage: Usage::between(&start, &end), retransmitted })
@@ -198,7 +198,7 @@ fn complete(report: PingReport, from: &Guest, to: &Guest) -> Result<PingReport> 
     }
     let (from, to) = (from.name(), to.name());
     let PingReport { sent, received, .. } = report;
-    Err(Error::Traffic(format!("{received} of {sent} pings from {from} to {to} were answered")))
+    Err(Error::Other(format!("{received} of {sent} pings from {from} to {to} were answered")))
 }
 
 /// Checks that a stream did not spend most of its time waiting for retransmission timers.
@@ -208,7 +208,7 @@ fn not_stalled(report: &StreamReport) -> Result<()> {
         return Ok(());
     }
     let (mbps, connections) = (usage.gbps * 1000.0, usage.connection_bytes.len());
-    Err(Error::Traffic(format!(
+    Err(Error::Other(format!(
         "TCP stalled: {mbps:.1} Mb/s over {connections} connection(s), {retransmitted} \
          retransmitted segments"
     )))

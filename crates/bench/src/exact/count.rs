@@ -4,7 +4,7 @@
 use std::sync::{Mutex, mpsc};
 
 use super::gate::{Baseline, ContenderCounts, Failed};
-use super::{Kernel, Programs, Rounds, Row, Wire};
+use super::{Kernel, Programs, Row, Wire, Workload};
 use crate::lab::Contender;
 use crate::progress::Progress;
 use crate::{Error, Result, Stop};
@@ -19,8 +19,8 @@ pub struct CountOptions {
     pub programs: Programs,
     /// The contenders, in the order of the rows.
     pub contenders: Vec<Contender>,
-    /// The number of messages.
-    pub rounds: Rounds,
+    /// How much traffic is exchanged for each count.
+    pub workload: Workload,
     /// How the wire delivers packets.
     pub wire: Wire,
     /// The seed of the machines' random numbers.
@@ -42,8 +42,8 @@ pub fn count(
     stop: &Stop,
     keep: &mut dyn FnMut(&Baseline, &ContenderCounts) -> Result<()>,
 ) -> Result<Baseline> {
-    let CountOptions { programs, contenders, rounds, wire, seed, quiet } = options;
-    let begun = Baseline::begin(kernel.version()?, *rounds, *wire);
+    let CountOptions { programs, contenders, workload, wire, seed, quiet } = options;
+    let begun = Baseline::begin(kernel.version()?, *workload, *wire);
     let machines = std::thread::available_parallelism().map_or(1, usize::from).min(MACHINES);
     let progress = Progress::start(contenders.len(), *quiet).at_once(machines);
     let measure = |group: &[Contender]| {
@@ -51,7 +51,7 @@ pub fn count(
         let what = format!("counting {}", names.join(", "));
         progress.trial(&what);
         progress.step(&what);
-        super::measure(group, kernel, programs, *rounds, *wire, *seed, stop)
+        super::measure(group, kernel, programs, *workload, *wire, *seed, stop)
     };
     let mut keep = |now: &Baseline, entry: &ContenderCounts| {
         progress.done();
@@ -160,8 +160,8 @@ mod tests {
         [Contender::LinuxBridge, Contender::KERNEL_VXLAN, Contender::OVS_VXLAN];
 
     fn row(contender: Contender) -> Row {
-        let wire = Counts { tcp: 10.0, udp: 10.0, stream: 10.0, connection: None };
-        Row { contender, total: Counts { tcp: 30.0, ..wire }, wire }
+        let veth_pair = Counts { tcp: 10.0, udp: 10.0, stream: 10.0, connection: None };
+        Row { contender, total: Counts { tcp: 30.0, ..veth_pair }, veth_pair }
     }
 
     /// Runs `measure` for each contender of a group until it fails.
@@ -190,7 +190,7 @@ mod tests {
             kept.push(now.clone());
             Ok(())
         };
-        let begun = Baseline::begin("k".into(), Rounds::SHORT, Wire::Shared);
+        let begun = Baseline::begin("k".into(), Workload::SHORT, Wire::Shared);
         let counts = count_all(begun, &ALL, (machines, stop), &measure, &mut keep).unwrap();
         (kept, counts)
     }
@@ -198,7 +198,7 @@ mod tests {
     #[test]
     fn counts_are_kept_after_each_contender_and_those_that_fail_say_why() {
         let measure = |contender| match contender {
-            Contender::LinuxBridge => Err(Error::Traffic("no such module".into())),
+            Contender::LinuxBridge => Err(Error::Other("no such module".into())),
             other => Ok(row(other)),
         };
         for machines in [1, 2, 4] {
@@ -231,11 +231,11 @@ mod tests {
         let measure = |group: &[Contender]| {
             machines.fetch_add(1, Ordering::Relaxed);
             measure_each(group, &|contender| match contender.id() {
-                id if id.contains("stt") => Err(Error::Traffic("no answer".into())),
+                id if id.contains("stt") => Err(Error::Other("no answer".into())),
                 _ => Ok(row(contender)),
             })
         };
-        let begun = Baseline::begin("k".into(), Rounds::SHORT, Wire::Shared);
+        let begun = Baseline::begin("k".into(), Workload::SHORT, Wire::Shared);
         let stop = Stop::new();
         let counts = count_all(begun, &group, (2, &stop), &measure, &mut |_, _| Ok(())).unwrap();
         assert!(counts.complete);
@@ -262,8 +262,8 @@ mod tests {
     #[test]
     fn counting_ends_when_counts_cannot_be_kept() {
         let mut keep =
-            |_: &Baseline, _: &ContenderCounts| Err(Error::Traffic("the disk is full".into()));
-        let begun = Baseline::begin("k".into(), Rounds::SHORT, Wire::Shared);
+            |_: &Baseline, _: &ContenderCounts| Err(Error::Other("the disk is full".into()));
+        let begun = Baseline::begin("k".into(), Workload::SHORT, Wire::Shared);
         let stop = Stop::new();
         let measure = |group: &[Contender]| measure_each(group, &|contender| Ok(row(contender)));
         let ended = count_all(begun, &ALL, (1, &stop), &measure, &mut keep);

@@ -6,13 +6,13 @@ use std::path::Path;
 
 use serde::{Deserialize, Serialize};
 
-use super::{Counts, Rounds, Row, Wire};
+use super::{Counts, Row, Wire, Workload};
 use crate::lab::{Contender, Datapath};
 use crate::{Error, Result, file};
 
 /// By which part of the baseline the cost of switching a message may grow, in the kernel datapath.
-/// The cost of the wire is subtracted: it is most of a message's total, and would hide a costlier
-/// switch.
+/// Switching is the total without the cost of the veth pair. That cost is most of the total, and
+/// would hide a costlier switch.
 const KERNEL_MESSAGE_TOLERANCE: f64 = 0.02;
 /// The tolerance for a message in the user datapath. A wake-up of its threads costs thousands of
 /// instructions.
@@ -36,8 +36,9 @@ pub struct Baseline {
     pub schema: u32,
     /// The emulated kernel, by the name of Debian's package.
     pub kernel: String,
-    /// The number of messages.
-    pub rounds: Rounds,
+    /// How much traffic was exchanged for each count.
+    #[serde(rename = "rounds")]
+    pub workload: Workload,
     /// How the wire delivers packets.
     #[serde(default)]
     pub wire: Wire,
@@ -101,8 +102,8 @@ pub struct Excess {
 
 impl Baseline {
     /// A baseline without rows.
-    pub(super) const fn begin(kernel: String, rounds: Rounds, wire: Wire) -> Self {
-        Self { schema: SCHEMA, kernel, rounds, wire, complete: false, rows: Vec::new() }
+    pub(super) const fn begin(kernel: String, workload: Workload, wire: Wire) -> Self {
+        Self { schema: SCHEMA, kernel, workload, wire, complete: false, rows: Vec::new() }
     }
 
     /// The contenders that were counted.
@@ -134,7 +135,7 @@ impl Baseline {
             Some(schema) if (1..=u64::from(SCHEMA)).contains(&schema) => {}
             _ => {
                 let why = format!("another schema; this program reads 1 to {SCHEMA}");
-                return Err(Error::Traffic(format!("{}: {why}", path.display())));
+                return Err(Error::Other(format!("{}: {why}", path.display())));
             }
         }
         serde_json::from_value(value).map_err(|error| Error::io(what())(error))
@@ -166,14 +167,14 @@ impl Baseline {
     /// counted exceeds nothing.
     ///
     /// # Errors
-    /// The two were measured under different conditions (kernel, rounds or wire), or `now` has a
+    /// The two were measured under different conditions (kernel, workload or wire), or `now` has a
     /// contender that this baseline does not have. A newer package of the same kernel version is no
     /// different condition: Debian's security updates must not end all comparisons.
     pub fn excesses(&self, now: &Self) -> Result<Vec<Excess>> {
-        let conditions = |it: &Self| (kernel_version(&it.kernel).to_owned(), it.rounds, it.wire);
+        let conditions = |it: &Self| (kernel_version(&it.kernel).to_owned(), it.workload, it.wire);
         if conditions(self) != conditions(now) {
-            let how = |it: &Self| format!("{}, {:?} and wire {}", it.kernel, it.rounds, it.wire);
-            return Err(Error::Traffic(format!(
+            let how = |it: &Self| format!("{}, {:?} and wire {}", it.kernel, it.workload, it.wire);
+            return Err(Error::Other(format!(
                 "cannot compare: the baseline was measured with {}, this with {}; update it with \
                  `cargo xtask exact-gate --update`",
                 how(self),
@@ -184,7 +185,7 @@ impl Baseline {
         for row in now.counted().filter(|row| row.contender.is_weft()) {
             let before = self.counted().find(|before| before.contender == row.contender);
             let before = before.ok_or_else(|| {
-                Error::Traffic(format!(
+                Error::Other(format!(
                     "cannot compare: the baseline has no {}; update it with `cargo xtask \
                      exact-gate --update`",
                     row.contender
@@ -217,11 +218,11 @@ impl Row {
     fn lower_to(&mut self, other: &Self) {
         let fields: [fn(&mut Counts) -> &mut f64; 3] =
             [|counts| &mut counts.tcp, |counts| &mut counts.udp, |counts| &mut counts.stream];
-        let Self { mut total, mut wire, .. } = *other;
+        let Self { mut total, mut veth_pair, .. } = *other;
         for field in fields {
-            let (total, wire) = (*field(&mut total), *field(&mut wire));
-            if total - wire < *field(&mut self.total) - *field(&mut self.wire) {
-                (*field(&mut self.total), *field(&mut self.wire)) = (total, wire);
+            let (total, veth_pair) = (*field(&mut total), *field(&mut veth_pair));
+            if total - veth_pair < *field(&mut self.total) - *field(&mut self.veth_pair) {
+                (*field(&mut self.total), *field(&mut self.veth_pair)) = (total, veth_pair);
             }
         }
     }
@@ -259,20 +260,20 @@ impl fmt::Display for Excess {
 mod tests {
     use super::*;
 
-    const WIRE_STREAM: f64 = 10.0;
+    const VETH_PAIR_STREAM: f64 = 10.0;
 
-    fn baseline(tcp: f64, rounds: Rounds) -> Baseline {
-        streaming(tcp, 100.0, rounds)
+    fn baseline(tcp: f64, workload: Workload) -> Baseline {
+        streaming(tcp, 100.0, workload)
     }
 
-    /// A baseline whose switching of a TCP message costs `tcp`, on a wire that costs 100 times
-    /// more.
-    fn streaming(tcp: f64, stream: f64, rounds: Rounds) -> Baseline {
-        let wire = Counts { tcp: 100_000.0, udp: 10.0, stream: WIRE_STREAM, connection: None };
-        let total = Counts { tcp: wire.tcp + tcp, udp: 100.0, stream, connection: None };
+    /// A baseline whose switching of a TCP message costs `tcp`. The veth pair costs 100 times more.
+    fn streaming(tcp: f64, stream: f64, workload: Workload) -> Baseline {
+        let veth_pair =
+            Counts { tcp: 100_000.0, udp: 10.0, stream: VETH_PAIR_STREAM, connection: None };
+        let total = Counts { tcp: veth_pair.tcp + tcp, udp: 100.0, stream, connection: None };
         let contender = "weft-user-geneve".parse().unwrap();
-        let rows = vec![ContenderCounts::Counted(Row { contender, total, wire })];
-        Baseline { complete: true, rows, ..Baseline::begin("k".into(), rounds, Wire::Shared) }
+        let rows = vec![ContenderCounts::Counted(Row { contender, total, veth_pair })];
+        Baseline { complete: true, rows, ..Baseline::begin("k".into(), workload, Wire::Shared) }
     }
 
     /// `all`, whose only row gets the name `contender`.
@@ -288,7 +289,7 @@ mod tests {
         for (contender, allowed, refused) in
             [("weft-user-geneve", 1014.0, 1020.0), ("weft-kernel-geneve", 1019.0, 1025.0)]
         {
-            let with = |tcp| renamed(baseline(tcp, Rounds::FULL), contender);
+            let with = |tcp| renamed(baseline(tcp, Workload::FULL), contender);
             let before = with(1000.0);
             assert!(before.excesses(&with(allowed)).unwrap().is_empty());
             assert!(before.excesses(&with(500.0)).unwrap().is_empty());
@@ -306,7 +307,7 @@ mod tests {
             [("weft-user-geneve", 119.0, 121.0), ("weft-kernel-geneve", 111.0, 113.0)]
         {
             let with = |switching| {
-                renamed(streaming(1000.0, WIRE_STREAM + switching, Rounds::FULL), contender)
+                renamed(streaming(1000.0, VETH_PAIR_STREAM + switching, Workload::FULL), contender)
             };
             let before = with(100.0);
             assert!(before.excesses(&with(allowed)).unwrap().is_empty());
@@ -329,7 +330,7 @@ mod tests {
 
     #[test]
     fn row_without_a_baseline_is_refused() {
-        let now = baseline(1.0, Rounds::FULL);
+        let now = baseline(1.0, Workload::FULL);
         let without = Baseline { rows: Vec::new(), ..now.clone() };
         for before in [without, failed(&now)] {
             let error = before.excesses(&now).unwrap_err().to_string();
@@ -343,7 +344,7 @@ mod tests {
         let directory = std::env::temp_dir().join(format!("weft-counts-{}", std::process::id()));
         fs::create_dir_all(&directory).unwrap();
         let path = directory.join("exact.json");
-        let mut counts = baseline(1000.0, Rounds::FULL);
+        let mut counts = baseline(1000.0, Workload::FULL);
         counts.rows.extend(failed(&counts).rows);
         counts.complete = false;
         counts.write(&path).unwrap();
@@ -375,7 +376,7 @@ mod tests {
     fn baselines_are_compared_when_the_kernel_has_only_a_newer_package() {
         let of = |package: &str| Baseline {
             kernel: package.to_owned(),
-            ..baseline(1000.0, Rounds::FULL)
+            ..baseline(1000.0, Workload::FULL)
         };
         let before = of("linux-image-6.1.0-56-amd64");
         assert_eq!(before.excesses(&of("linux-image-6.1.0-57-amd64")).unwrap(), []);
@@ -385,9 +386,9 @@ mod tests {
 
     #[test]
     fn baselines_are_not_compared_when_they_were_measured_otherwise() {
-        let before = baseline(1000.0, Rounds::FULL);
+        let before = baseline(1000.0, Workload::FULL);
         let copied = Baseline { wire: Wire::Copies, ..before.clone() };
-        for now in [baseline(1.0, Rounds::SHORT), copied] {
+        for now in [baseline(1.0, Workload::SHORT), copied] {
             let error = before.excesses(&now).unwrap_err().to_string();
             assert!(error.contains("exact-gate --update"), "{error}");
         }
@@ -395,11 +396,11 @@ mod tests {
 
     #[test]
     fn lower_counts_of_another_machine_replace_higher_ones() {
-        let mut now = streaming(120.0, 90.0, Rounds::SHORT);
-        now.lower_to(&streaming(100.0, 95.0, Rounds::SHORT));
-        assert_eq!(now, streaming(100.0, 90.0, Rounds::SHORT));
-        let empty = Baseline::begin("k".into(), Rounds::SHORT, Wire::Shared);
+        let mut now = streaming(120.0, 90.0, Workload::SHORT);
+        now.lower_to(&streaming(100.0, 95.0, Workload::SHORT));
+        assert_eq!(now, streaming(100.0, 90.0, Workload::SHORT));
+        let empty = Baseline::begin("k".into(), Workload::SHORT, Wire::Shared);
         now.lower_to(&empty);
-        assert_eq!(now, streaming(100.0, 90.0, Rounds::SHORT));
+        assert_eq!(now, streaming(100.0, 90.0, Workload::SHORT));
     }
 }

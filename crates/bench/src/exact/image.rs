@@ -118,7 +118,7 @@ pub(super) fn root_file_system(
     }
     // The init script loads the modules in this order: dependencies come first.
     archive.file("lib/modules", loaded.join("\n").as_bytes());
-    archive.end().map_err(|name| Error::Traffic(format!("{name} is too long for an archive")))
+    archive.end().map_err(|name| Error::Other(format!("{name} is too long for an archive")))
 }
 
 fn read(path: &Path) -> Result<Vec<u8>> {

@@ -6,7 +6,7 @@ use std::path::Path;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use super::{Counts, Rounds, Wire};
+use super::{Counts, Wire, Workload};
 use crate::lab::{Contender, Guest, Lab, Session, Shape, StatefulRules};
 use crate::traffic::ping::first_ping;
 use crate::{Error, Result, Stop};
@@ -38,7 +38,12 @@ const LIMIT: Duration = Duration::from_secs(60);
 ///
 /// # Errors
 /// The lab cannot be built, or traffic does not flow.
-pub fn measure(contender: Contender, weft: &Path, rounds: Rounds, wire: Wire) -> Result<Counts> {
+pub fn measure(
+    contender: Contender,
+    weft: &Path,
+    workload: Workload,
+    wire: Wire,
+) -> Result<Counts> {
     let stop = Stop::new();
     let session = Session::open(Duration::from_secs(1), &stop)?;
     let shape = Shape { guests_per_host: 1, ..Shape::default() };
@@ -51,15 +56,15 @@ pub fn measure(contender: Contender, weft: &Path, rounds: Rounds, wire: Wire) ->
     let (from, to) = (lab.guest(0, 0), lab.guest(1, 0));
     first_ping(from, to, &mut attachment, &stop)
         .and_then(|mut pinger| pinger.run(3, &stop))
-        .map_err(|error| attachment.explain(error, &stop))?;
+        .map_err(|error| attachment.with_diagnostics(error, &stop))?;
     let pair = Pair { from, to, rules: contender.stateful_rules() };
     let counts = Counts {
-        tcp: tcp_round_trips(pair, rounds)?,
-        udp: udp_round_trips(pair, rounds)?,
-        stream: per_kib(stream(pair, rounds)?, rounds.stream_kib),
-        connection: Some(connections(pair, rounds)?),
+        tcp: tcp_round_trips(pair, workload)?,
+        udp: udp_round_trips(pair, workload)?,
+        stream: per_kib(stream(pair, workload)?, workload.stream_kib),
+        connection: Some(connections(pair, workload)?),
     };
-    attachment.check()?;
+    attachment.check_running()?;
     attachment.stop()?;
     Ok(counts)
 }
@@ -114,7 +119,7 @@ fn connect(pair: Pair<'_>) -> Result<(TcpStream, TcpStream)> {
     Ok((client, server))
 }
 
-fn tcp_round_trips(pair: Pair<'_>, rounds: Rounds) -> Result<f64> {
+fn tcp_round_trips(pair: Pair<'_>, workload: Workload) -> Result<f64> {
     let (mut client, mut server) = connect(pair)?;
     let answer = move || -> std::io::Result<()> {
         let mut message = [0; MESSAGE];
@@ -130,11 +135,11 @@ fn tcp_round_trips(pair: Pair<'_>, rounds: Rounds) -> Result<f64> {
             client.read_exact(&mut message)
         })
     };
-    exchange(rounds, answer, ask).map_err(failed("round trips over TCP"))
+    exchange(workload, answer, ask).map_err(failed("round trips over TCP"))
 }
 
 /// Measures datagrams. With a contender that tracks connections, they first run for [`UDP_STREAM`].
-fn udp_round_trips(pair: Pair<'_>, rounds: Rounds) -> Result<f64> {
+fn udp_round_trips(pair: Pair<'_>, workload: Workload) -> Result<f64> {
     let failed = failed("round trips over UDP");
     let bind = |guest: &Guest| -> Result<UdpSocket> {
         let at = SocketAddr::new(guest.ip4().into(), 0);
@@ -176,7 +181,7 @@ fn udp_round_trips(pair: Pair<'_>, rounds: Rounds) -> Result<f64> {
         }
         ask(count)
     };
-    let time = exchange(rounds, answer, ask);
+    let time = exchange(workload, answer, ask);
     time.map_err(&failed)
 }
 
@@ -184,14 +189,14 @@ fn udp_round_trips(pair: Pair<'_>, rounds: Rounds) -> Result<f64> {
 /// of the measured round trips. They begin [`SLOW_PATH_HOLD`] after the warm-up. At the end, `ask`
 /// is called with 0, which tells the other side to stop.
 fn exchange(
-    rounds: Rounds,
+    workload: Workload,
     answer: impl FnOnce() -> std::io::Result<()> + Send,
     mut ask: impl FnMut(u32) -> std::io::Result<()>,
 ) -> std::io::Result<f64> {
-    let each = (rounds.measured / PARTS).max(1);
+    let each = (workload.measured / PARTS).max(1);
     thread::scope(|scope| {
         let answering = scope.spawn(answer);
-        let timed = ask(rounds.warm_up).and_then(|()| {
+        let timed = ask(workload.warm_up).and_then(|()| {
             thread::sleep(SLOW_PATH_HOLD);
             let part = |_| {
                 let start = Instant::now();
@@ -213,7 +218,7 @@ fn exchange(
 
 /// Measures connections with one request each, which the client closes. Their number is 1/20 of the
 /// round trips.
-fn connections(pair: Pair<'_>, rounds: Rounds) -> Result<f64> {
+fn connections(pair: Pair<'_>, workload: Workload) -> Result<f64> {
     let failed = failed("connections of one request");
     let at = SocketAddr::new(pair.to.ip4().into(), 0);
     let listener = pair.to.run(|| TcpListener::bind(at))?.map_err(&failed)?;
@@ -244,14 +249,15 @@ fn connections(pair: Pair<'_>, rounds: Rounds) -> Result<f64> {
             client.read_exact(&mut message)
         })
     };
-    let rounds = Rounds { warm_up: rounds.warm_up / 20, measured: rounds.measured / 20, ..rounds };
-    let one_way = pair.from.run(|| exchange(rounds, answer, ask))?.map_err(&failed)?;
+    let workload =
+        Workload { warm_up: workload.warm_up / 20, measured: workload.measured / 20, ..workload };
+    let one_way = pair.from.run(|| exchange(workload, answer, ask))?.map_err(&failed)?;
     Ok(2.0 * one_way)
 }
 
-fn stream(pair: Pair<'_>, rounds: Rounds) -> Result<Duration> {
+fn stream(pair: Pair<'_>, workload: Workload) -> Result<Duration> {
     let (client, mut server) = connect(pair)?;
-    let total = u64::from(rounds.stream_kib) << 10;
+    let total = u64::from(workload.stream_kib) << 10;
     let time = thread::scope(|scope| -> std::io::Result<Duration> {
         let writing = scope.spawn(move || -> std::io::Result<()> {
             let message = vec![0x5a; WRITE];

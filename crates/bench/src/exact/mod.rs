@@ -1,7 +1,8 @@
-//! Instruction-exact measurement: the lab in an emulated machine whose clock counts instructions.
+//! Counts instructions: runs the lab (two hosts and their guests, as network namespaces) in an
+//! emulated machine whose clock counts instructions.
 //!
 //! ```no_run
-//! use bench::exact::{Kernel, Programs, Rounds, Wire, measure};
+//! use bench::exact::{Kernel, Programs, Workload, Wire, measure};
 //! # fn main() -> bench::Result<()> {
 //! let kernel = Kernel::open("target/guest-kernel".as_ref())?;
 //! let contenders = ["weft-user-geneve".parse()?];
@@ -11,19 +12,22 @@
 //! };
 //! let stop = bench::Stop::new();
 //! let (rows, ended) =
-//!     measure(&contenders, &kernel, &programs, Rounds::FULL, Wire::Shared, 1, &stop);
+//!     measure(&contenders, &kernel, &programs, Workload::FULL, Wire::Shared, 1, &stop);
 //! ended?;
 //! println!("{:.0} instructions for switching a message over TCP", rows[0].switching().tcp);
 //! # Ok(()) }
 //! ```
 //!
-//! All contenders of weft share two emulated machines, one for each datapath: they need the same
-//! modules and leave no state behind, and a boot takes longer than a count. Every other contender
-//! runs in a separate machine. Each machine first measures one veth pair between two guests, the
-//! *wire*: some modules, such as that of Open vSwitch, make the wire costlier. *Switching* is the
-//! difference of the two.
+//! All contenders that are weft share two emulated machines, one for each datapath: they need the
+//! same modules and leave no state behind, and a boot takes longer than a count. Every other
+//! contender runs in a separate machine.
 //!
-//! Every emulated instruction takes one nanosecond, so memory copies weigh less than on hardware.
+//! Each machine first counts the same traffic over one veth pair between two guests, without a
+//! switch. *Switching* is the contender's count minus that of the veth pair. Each machine counts
+//! the veth pair, because modules such as that of Open vSwitch make it costlier.
+//!
+//! Every emulated instruction takes one nanosecond, and caches are not emulated. So memory copies
+//! weigh less than on hardware.
 
 mod count;
 mod gate;
@@ -46,8 +50,8 @@ pub use inside::measure as measure_inside;
 pub use machine::Kernel;
 pub use wire::Wire;
 
-/// How long a machine may take for each contender, on a busy host.
-const LIMIT: Duration = Duration::from_secs(600);
+/// How long a machine may take for each contender. It is long enough for a busy host.
+const TIMEOUT_PER_CONTENDER: Duration = Duration::from_secs(600);
 
 /// The programs that the emulated machine runs.
 #[derive(Clone, Debug)]
@@ -58,36 +62,37 @@ pub struct Programs {
     pub weft_bench: PathBuf,
 }
 
-/// The number of messages.
+/// How much traffic is exchanged for each count.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
-pub struct Rounds {
+pub struct Workload {
     /// Round trips before the measurement.
     pub warm_up: u32,
     /// Measured round trips, over TCP and over UDP.
     pub measured: u32,
-    /// Measured KiB of a stream, after a warm-up of the same size.
+    /// KiB of the measured part of a stream. The warm-up before it has the same size.
     pub stream_kib: u32,
 }
 
-impl Rounds {
-    /// For published results.
+impl Workload {
+    /// The workload for published results.
     pub const FULL: Self = Self { warm_up: 500, measured: 2000, stream_kib: 32 << 10 };
-    /// For the regression gate and for quick comparisons.
+    /// The workload for the regression gate and for quick comparisons.
     pub const SHORT: Self = Self { warm_up: 250, measured: 1000, stream_kib: 4 << 10 };
 }
 
-/// Instructions from the sending to the receiving program. For messages this is the median of 25
-/// equal parts of the round trips, for a stream the mean.
+/// Instructions that the whole machine executes per operation. `tcp` and `udp` are half a round
+/// trip: the median of 25 equal parts of all round trips. `stream` is a mean.
 #[derive(Clone, Copy, PartialEq, Debug, Serialize, Deserialize)]
 pub struct Counts {
-    /// A message of one byte over TCP, one way, including its acknowledgement.
+    /// A message of one byte over TCP, one way. It also acknowledges the message before it.
     pub tcp: f64,
     /// A datagram of 16 bytes, one way.
     pub udp: f64,
     /// A KiB of a TCP stream.
     pub stream: f64,
     /// A TCP connection with a request and a response of one byte each, from its first packet to
-    /// its last. Absent from results before the end of November 2026.
+    /// its last: the median of 25 equal parts of the connections. Absent from results before the
+    /// end of November 2026.
     #[serde(default)]
     pub connection: Option<f64>,
 }
@@ -101,17 +106,18 @@ pub struct Row {
     pub total: Counts,
     /// The counts with one veth pair instead of the contender, in the same machine with the same
     /// modules.
-    pub wire: Counts,
+    #[serde(rename = "wire")]
+    pub veth_pair: Counts,
 }
 
 impl Row {
-    /// The cost of switching: the total minus the wire.
+    /// The cost of switching: the total minus the cost of the veth pair.
     pub fn switching(&self) -> Counts {
         Counts {
-            tcp: self.total.tcp - self.wire.tcp,
-            udp: self.total.udp - self.wire.udp,
-            stream: self.total.stream - self.wire.stream,
-            connection: self.total.connection.zip(self.wire.connection).map(|(a, b)| a - b),
+            tcp: self.total.tcp - self.veth_pair.tcp,
+            udp: self.total.udp - self.veth_pair.udp,
+            stream: self.total.stream - self.veth_pair.stream,
+            connection: self.total.connection.zip(self.veth_pair.connection).map(|(a, b)| a - b),
         }
     }
 }
@@ -119,14 +125,14 @@ impl Row {
 /// Boots a machine and measures `contenders` in it, one after another. `seed` determines the
 /// machine's random numbers.
 ///
-/// Returns the rows in the same order, and the error if there are fewer rows than contenders: a
-/// module or a program is missing, the machine does not end, traffic does not flow in it, or a
-/// contender is not counted on this wire ([`Wire::refuses`]).
+/// Returns the rows in the order of `contenders`. If rows are missing, also returns the reason: a
+/// module or a program is missing, the machine does not end, traffic does not flow in it, or the
+/// wire refuses a contender ([`Wire::refuses`]).
 pub fn measure(
     contenders: &[Contender],
     kernel: &Kernel,
     programs: &Programs,
-    rounds: Rounds,
+    workload: Workload,
     wire: Wire,
     seed: u32,
     stop: &Stop,
@@ -134,11 +140,11 @@ pub fn measure(
     let root = || {
         for contender in contenders {
             if let Some(why) = wire.refuses(*contender) {
-                return Err(Error::Traffic(format!("{contender}: {why}")));
+                return Err(Error::Other(format!("{contender}: {why}")));
             }
         }
         let names: Vec<_> = contenders.iter().map(|contender| contender.id()).collect();
-        let Rounds { warm_up, measured, stream_kib } = rounds;
+        let Workload { warm_up, measured, stream_kib } = workload;
         let arguments = format!("{warm_up} {measured} {stream_kib} {wire} {}", names.join(" "));
         image::root_file_system(contenders, wire, programs, kernel.directory(), &arguments)
     };
@@ -146,15 +152,17 @@ pub fn measure(
         Ok(root) => root,
         Err(error) => return (Vec::new(), Err(error)),
     };
-    let (printed, ended) = kernel.run(&root, seed, LIMIT * contenders.len() as u32, stop);
+    let timeout = TIMEOUT_PER_CONTENDER * contenders.len() as u32;
+    let (printed, ended) = kernel.run(&root, seed, timeout, stop);
     let mut counts = printed.lines().filter_map(|line| serde_json::from_str(line).ok());
-    let wire: Option<Counts> = counts.next();
-    let row = |(&contender, total)| wire.map(|wire| Row { contender, total, wire });
+    let veth_pair: Option<Counts> = counts.next();
+    let row = |(&contender, total)| veth_pair.map(|veth_pair| Row { contender, total, veth_pair });
     let rows: Vec<_> = contenders.iter().zip(counts).filter_map(row).collect();
     let ended = ended.and_then(|()| match rows.len() == contenders.len() {
         true => Ok(()),
-        false => Err(Error::Traffic(format!(
-            "the emulated machine has printed something else:\n{printed}"
+        false => Err(Error::Other(format!(
+            "expected {} rows of counts from the emulated machine, but it printed:\n{printed}",
+            contenders.len() + 1
         ))),
     });
     (rows, ended)

@@ -45,7 +45,7 @@ impl Contender {
             Self::Direct => kernel::direct(lab),
             Self::LinuxBridge => kernel::bridge(lab),
             Self::Kernel(KernelTunnel::Gre) if lab.shape().family == IpVersion::V6 => {
-                Err(Error::Traffic("this lab has no kernel GRE over IPv6".into()))
+                Err(Error::Other("this lab has no kernel GRE over IPv6".into()))
             }
             Self::Kernel(tunnel) => kernel::tunnel(lab, tunnel),
         }

@@ -1,12 +1,12 @@
-//! The guests of a lab that a contender (a switch to compare) has connected, and the contender's
-//! processes.
+//! The guests of the lab (two hosts and their guests, as network namespaces) that a contender (a
+//! switch to compare) has connected, and the processes of the contender.
 
 use std::ffi::{OsStr, OsString};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;
 
-use super::policy::Policy;
+use super::policy::RoutedSetup;
 use super::scratch::Scratch;
 use crate::process::{self, Process};
 use crate::{Error, Result, Stop};
@@ -14,8 +14,8 @@ use crate::{Error, Result, Stop};
 /// How long a diagnostic command may take.
 const DIAGNOSTIC_LIMIT: Duration = Duration::from_secs(2);
 
-/// The connected guests, and the processes of the contender that forward between them. Dropping it
-/// ends the processes. The lab removes the devices when it ends.
+/// The connected guests, and the contender's processes that forward between them. Dropping an
+/// attachment ends the processes. The lab removes the devices when it ends.
 #[derive(Debug)]
 pub struct Attachment {
     // Dropped first: the processes use the files in the directory, and hold devices of guests.
@@ -24,7 +24,7 @@ pub struct Attachment {
     guest_mtu: u16,
     diagnostic_commands: Vec<DiagnosticCommand>,
     controls: Vec<PathBuf>,
-    policy: Option<Policy>,
+    routed_setup: Option<RoutedSetup>,
 }
 
 /// A command that reports the state of a running process.
@@ -43,7 +43,7 @@ impl Attachment {
             guest_mtu,
             diagnostic_commands,
             controls,
-            policy: None,
+            routed_setup: None,
         }
     }
 
@@ -52,9 +52,11 @@ impl Attachment {
         self.guest_mtu
     }
 
+    /// Checks that all processes of the contender are running.
+    ///
     /// # Errors
-    /// [`Error::Process`] when one of the processes has ended.
-    pub fn check(&mut self) -> Result<()> {
+    /// [`Error::Process`] when one of them has ended.
+    pub fn check_running(&mut self) -> Result<()> {
         self.processes.iter_mut().try_for_each(Process::check_running)
     }
 
@@ -67,13 +69,13 @@ impl Attachment {
         Self { diagnostic_commands: controls.iter().map(diagnostic).collect(), controls, ..self }
     }
 
-    pub(super) fn with_policy(self, policy: Policy) -> Self {
-        Self { policy: Some(policy), ..self }
+    pub(super) fn with_routed_setup(self, setup: RoutedSetup) -> Self {
+        Self { routed_setup: Some(setup), ..self }
     }
 
     /// The logical router and the ACLs, if weft has any in this lab.
-    pub fn policy(&self) -> Option<&Policy> {
-        self.policy.as_ref()
+    pub fn routed_setup(&self) -> Option<&RoutedSetup> {
+        self.routed_setup.as_ref()
     }
 
     /// The control socket of weft's daemon on host `host`, counted from 0.
@@ -94,10 +96,14 @@ impl Attachment {
             .join("\n")
     }
 
-    /// Adds the diagnostics of the contender's processes to `error`.
-    pub fn explain(&self, error: Error, stop: &Stop) -> Error {
+    /// Adds the diagnostics of the contender's processes to the text of `error`. Callers match
+    /// interruptions and missing requirements by kind, so these stay unchanged.
+    pub fn with_diagnostics(&self, error: Error, stop: &Stop) -> Error {
+        if error.is_interrupted() || error.is_missing() {
+            return error;
+        }
         let output = self.diagnostics(stop);
-        if output.is_empty() { error } else { Error::Traffic(format!("{error}\n{output}")) }
+        if output.is_empty() { error } else { Error::Other(format!("{error}\n{output}")) }
     }
 
     /// Ends the processes one after another. Daemons of weft do not depend on each other, so they
@@ -124,5 +130,22 @@ impl DiagnosticCommand {
         command.args(&self.arguments);
         let answer = process::run(&name, command, DIAGNOSTIC_LIMIT, stop);
         (name, answer.unwrap_or_else(|error| error.to_string()))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn diagnostics_are_added_when_the_kind_of_the_error_does_not_matter() {
+        let (weft, control) = (Path::new("/no-such-weft"), PathBuf::from("h1.sock"));
+        let attachment = Attachment::new(Vec::new(), None, 1500).with_daemons(weft, vec![control]);
+        let stop = Stop::new();
+        let text = attachment.with_diagnostics(Error::Other("no reply".into()), &stop).to_string();
+        assert!(text.starts_with("no reply\nno-such-weft show"), "{text}");
+        assert!(attachment.with_diagnostics(Error::Interrupted, &stop).is_interrupted());
+        let missing = Error::Missing { what: "no weft".into(), how: "build it".into() };
+        assert!(attachment.with_diagnostics(missing, &stop).is_missing());
     }
 }

@@ -318,10 +318,7 @@ impl FromStr for Contender {
         let all = Self::all();
         all.iter().copied().find(|contender| contender.id() == id).ok_or_else(|| {
             let names: Vec<_> = all.into_iter().map(Self::id).collect();
-            Error::Traffic(format!(
-                "unknown contender {id:?}; expected one of {}",
-                names.join(", ")
-            ))
+            Error::Other(format!("unknown contender {id:?}; expected one of {}", names.join(", ")))
         })
     }
 }

@@ -24,7 +24,7 @@ pub fn retransmitted(guest: &Guest) -> Result<u64> {
     let text =
         guest.run(|| std::fs::read_to_string(path))?.map_err(Error::io(format!("read {path}")))?;
     tcp_counter(&text, "RetransSegs")
-        .ok_or_else(|| Error::Traffic(format!("{path} has no TCP counter RetransSegs")))
+        .ok_or_else(|| Error::Other(format!("{path} has no TCP counter RetransSegs")))
 }
 
 /// A counter of the two `Tcp:` lines of `/proc/net/snmp`: names in the first, values in the second.

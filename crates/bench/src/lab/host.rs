@@ -149,7 +149,7 @@ pub(super) fn switch(ethtool: &Ethtool, link: &str, features: &[&str], on: bool)
         None => Ok(()),
         Some(stuck) => {
             let state = if on { "on" } else { "off" };
-            Err(Error::Traffic(format!("{link}: {} cannot be switched {state}", stuck.name)))
+            Err(Error::Other(format!("{link}: {} cannot be switched {state}", stuck.name)))
         }
     }
 }
@@ -180,7 +180,7 @@ pub(super) fn add_address(
     prefix_len: u8,
 ) -> Result<()> {
     let prefix = IpNet::new(address, prefix_len)
-        .map_err(|_| Error::Traffic(format!("{address}/{prefix_len} is no prefix")))?;
+        .map_err(|_| Error::Other(format!("{address}/{prefix_len} is no prefix")))?;
     Ok(netlink.add_address(index, prefix, Dad::Skip)?)
 }
 

@@ -89,7 +89,7 @@ pub(super) fn tunnel(lab: &Lab<'_>, tunnel: KernelTunnel) -> Result<Attachment> 
 
 /// The tunnel device of `host`; its parent device is created if it needs one.
 fn kind(lab: &Lab<'_>, tunnel: KernelTunnel, host: &Host) -> Result<LinkKind<'static>> {
-    let vni = Vni::new(LAB_VNI).ok_or_else(|| Error::Traffic("the VNI of the lab".into()))?;
+    let vni = Vni::new(LAB_VNI).ok_or_else(|| Error::Other("the VNI of the lab".into()))?;
     let other = lab.other(host);
     let shape = lab.shape();
     let uplink = host.netlink().index_of(UPLINK)?;
@@ -131,7 +131,7 @@ pub(super) fn tunnel_unavailable(tunnel: KernelTunnel) -> Option<String> {
         let netlink = netns.netlink()?;
         let peer = LinkSpec::new("far");
         let parent = netlink.create(&LinkSpec::new("near"), &LinkKind::Veth { peer })?;
-        let vni = Vni::new(LAB_VNI).ok_or_else(|| Error::Traffic("the VNI of the lab".into()))?;
+        let vni = Vni::new(LAB_VNI).ok_or_else(|| Error::Other("the VNI of the lab".into()))?;
         let (local, remote) = (Ipv4Addr::new(192, 0, 2, 1), Ipv4Addr::new(192, 0, 2, 2));
         let kind = match tunnel {
             KernelTunnel::Vxlan => LinkKind::Vxlan(VxlanSpec::new(vni)),

@@ -33,7 +33,7 @@ pub use contender::{Contender, Datapath, KernelTunnel, OvsTunnel, StatefulRules,
 pub use counters::{WireCounters, retransmitted};
 pub use host::{CONGESTION_CONTROL, GUEST_DEVICE, Guest, Host, UPLINK, processors};
 pub use network_file::{NO_CPU_LIMIT, network_toml};
-pub use policy::{Policy, RoutedGuest};
+pub use policy::{RoutedGuest, RoutedSetup};
 pub use profile::{OffloadFlags, Profile, ProfileError};
 pub use session::{Session, check_privileges, remove_stale};
 pub use shape::{DEFAULT_UPLINK_MTU, IpVersion, Shape};

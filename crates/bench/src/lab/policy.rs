@@ -47,7 +47,7 @@ pub const ALLOW_MATCH: &str = "ip4.src == $inside4 || ip6.src == $inside6";
 
 /// The ACLs, the router and the guests behind it. Dropping it removes the guests.
 #[derive(Debug)]
-pub struct Policy {
+pub struct RoutedSetup {
     guests: Vec<RoutedGuest>,
 }
 
@@ -87,7 +87,7 @@ impl RoutedGuest {
     }
 }
 
-impl Policy {
+impl RoutedSetup {
     /// Creates the guests behind the router, which have no device yet.
     ///
     /// # Errors
@@ -154,7 +154,7 @@ fn add_routes(
     for (there, gateway) in there.into_iter().flatten().zip(gateways) {
         let len = if there.is_ipv4() { 24 } else { 64 };
         let prefix = IpNet::new(there, len)
-            .map_err(|_| Error::Traffic(format!("{there}/{len} is no prefix")))?;
+            .map_err(|_| Error::Other(format!("{there}/{len} is no prefix")))?;
         let route = Route::via(prefix, gateway);
         let mut last = String::new();
         // The kernel rejects the route as unreachable until the guest's device exists.

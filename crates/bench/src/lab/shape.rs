@@ -102,7 +102,7 @@ impl Shape {
         if (1..=MAX_GUESTS).contains(&self.guests_per_host) {
             return Ok(());
         }
-        Err(Error::Traffic(format!(
+        Err(Error::Other(format!(
             "the number of guests per host is out of range (1 to {MAX_GUESTS})"
         )))
     }

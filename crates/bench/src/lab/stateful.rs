@@ -89,7 +89,7 @@ pub(super) fn attach(
 ) -> Result<Attachment> {
     match (switch, rules) {
         (StatefulSwitch::Bridge, StatefulRules::Nat) => {
-            Err(Error::Traffic("this lab has no bridge that translates addresses".into()))
+            Err(Error::Other("this lab has no bridge that translates addresses".into()))
         }
         (StatefulSwitch::Bridge, StatefulRules::Acls) => {
             let attachment = kernel::bridge(lab)?;

@@ -93,7 +93,7 @@ impl<'s> Lab<'s> {
     pub(crate) fn guest_mtu(&self, overhead: u16) -> Result<u16> {
         let most = self.shape.uplink_mtu.saturating_sub(overhead);
         match self.shape.guest_mtu {
-            Some(mtu) if mtu > most => Err(Error::Traffic(format!(
+            Some(mtu) if mtu > most => Err(Error::Other(format!(
                 "guests with an MTU of {mtu} need an underlay of {}",
                 mtu + overhead
             ))),

@@ -13,7 +13,7 @@ use super::host::GUEST_DEVICE;
 use super::kernel::veth_guest;
 use super::network_file::{bridges_toml, network_toml};
 use super::ovs::tag_flows;
-use super::policy::Policy;
+use super::policy::RoutedSetup;
 use super::scratch::Scratch;
 use super::underlay::{Lab, host_end};
 use crate::process::Process;
@@ -50,10 +50,10 @@ pub(super) fn attach(
     if !lab.shape().policy {
         return attach_with(lab, datapath, &network_toml(lab, tunnel), weft, &[]);
     }
-    let policy = Policy::create(lab)?;
-    let text = policy.network_toml(lab, tunnel);
+    let setup = RoutedSetup::create(lab)?;
+    let text = setup.network_toml(lab, tunnel);
     let attachment = attach_with(lab, datapath, &text, weft, &[])?;
-    Ok(attachment.with_policy(policy))
+    Ok(attachment.with_routed_setup(setup))
 }
 
 /// Creates veth pairs for the guests, and starts weft's kernel datapath to forward between them.
@@ -64,7 +64,7 @@ pub(super) fn attach_veth(lab: &Lab<'_>, tunnel: TunnelType, weft: &Path) -> Res
         text.replace(&tap, &format!("device = {{ interface = \"{}\" }}", host_end(guest)))
     });
     let network = Network::parse(&text, "network.toml")
-        .map_err(|errors| Error::Traffic(format!("the network file of the lab: {errors}")))?;
+        .map_err(|errors| Error::Other(format!("the network file of the lab: {errors}")))?;
     let mtu = network.logical_switches().first().map_or(lab.uplink_mtu(), |switch| switch.mtu);
     for guest in lab.guests() {
         veth_guest(lab, guest, mtu, None)?;
@@ -124,7 +124,7 @@ fn attach_files(
     }
     let file = scratch.write("network.toml", text)?;
     let network = Network::load(&file)
-        .map_err(|errors| Error::Traffic(format!("the network file of the lab: {errors}")))?;
+        .map_err(|errors| Error::Other(format!("the network file of the lab: {errors}")))?;
     let switch_mtu = network.logical_switches().first().map(|switch| switch.mtu);
     let bridge_mtu = network.bridges().first().map(|bridge| bridge.mtu);
     let guest_mtu = switch_mtu.or(bridge_mtu).unwrap_or(lab.uplink_mtu());

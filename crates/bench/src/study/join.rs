@@ -15,15 +15,15 @@ use crate::{Error, Result};
 pub fn join(runs: Vec<Results>) -> Result<Results> {
     let mut runs = runs.into_iter();
     let (Some(mut joined), Some(second)) = (runs.next(), runs.next()) else {
-        return Err(Error::Traffic("at least two runs are needed to join them".into()));
+        return Err(Error::Other("at least two runs are needed to join them".into()));
     };
     for run in std::iter::once(second).chain(runs) {
         if let Some(why) = differs(&joined, &run) {
             let date = &run.environment.date;
-            return Err(Error::Traffic(format!("the run of {date} cannot be joined: {why}")));
+            return Err(Error::Other(format!("the run of {date} cannot be joined: {why}")));
         }
         if let Some(date) = parts(&run).find(|date| parts(&joined).any(|other| other == *date)) {
-            return Err(Error::Traffic(format!("the run of {date} is given twice")));
+            return Err(Error::Other(format!("the run of {date} is given twice")));
         }
         append(&mut joined, run);
     }

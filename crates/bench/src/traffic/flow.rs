@@ -88,7 +88,7 @@ impl Traffic {
     }
 
     /// # Errors
-    /// [`Error::Traffic`] once a connection has failed or ended.
+    /// [`Error::Other`] once a connection has failed or ended.
     pub fn check(&self) -> Result<()> {
         self.0.iter().try_for_each(|pair| pair.client.check())
     }
@@ -134,7 +134,7 @@ impl Flow<'_> {
     fn explain(&self, error: Error) -> Error {
         match error {
             Error::Interrupted => Error::Interrupted,
-            error => Error::Traffic(format!("{} to {}: {error}", self.from.name(), self.to.name())),
+            error => Error::Other(format!("{} to {}: {error}", self.from.name(), self.to.name())),
         }
     }
 }

@@ -185,7 +185,7 @@ pub fn first_ping(
     let what = format!("the first ping from {} to {}", from.name(), to.name());
     let mut last = String::new();
     let opened = stop.wait_for(&what, READY_LIMIT, || {
-        attachment.check()?;
+        attachment.check_running()?;
         // There is no route before the device exists.
         let opened = from.run(|| Pinger::open(to.ip4().into()))?.and_then(|mut pinger| {
             pinger.wait_for_answer(Duration::from_millis(200), stop).map(|()| pinger)

@@ -159,7 +159,7 @@ fn step(bed: &mut TestBed<'_>, chapter: SoakChapter, turn: usize) -> Result<()> 
             bed.reload(0, &text)?;
             let ends = bed.counters(0)?["endpoints"].as_array().map_or(0, Vec::len);
             if chapter == SoakChapter::EndPoints && ends <= turn % 10 * 20 {
-                return Err(Error::Traffic(format!("only {ends} end points after a reload")));
+                return Err(Error::Other(format!("only {ends} end points after a reload")));
             }
             Ok(())
         }
@@ -213,7 +213,7 @@ fn resources(bed: &TestBed<'_>) -> Result<Resources> {
     let cookie = lab.hosts()[0].netns().run_in(netdev::Netns::current_cookie)??;
     let pinned = pins(Path::new("/sys/fs/bpf/weft"), cookie)?;
     if pinned == 0 && !counters["maps"].as_array().is_none_or(Vec::is_empty) {
-        return Err(Error::Traffic("programs run, but nothing is pinned".to_owned()));
+        return Err(Error::Other("programs run, but nothing is pinned".to_owned()));
     }
     count("pins", pinned);
     for map in counters["maps"].as_array().into_iter().flatten() {

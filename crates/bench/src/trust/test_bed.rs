@@ -246,7 +246,7 @@ impl<'a> TestBed<'a> {
     }
 
     fn pid(&self, host: usize) -> Result<u32> {
-        let absent = || Error::Traffic(format!("no daemon runs on host {}", host + 1));
+        let absent = || Error::Other(format!("no daemon runs on host {}", host + 1));
         Ok(self.daemons[host].as_ref().ok_or_else(absent)?.pid())
     }
 

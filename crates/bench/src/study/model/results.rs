@@ -134,7 +134,7 @@ impl Results {
     pub fn read(path: &Path) -> Result<Self> {
         let what = || format!("read {}", path.display());
         let text = fs::read_to_string(path).map_err(Error::io(what()))?;
-        let no = |why: String| Error::Traffic(format!("{}: {why}", path.display()));
+        let no = |why: String| Error::Other(format!("{}: {why}", path.display()));
         let value: serde_json::Value = serde_json::from_str(&text)
             .map_err(|error| no(format!("not the results of weft bench: {error}")))?;
         match value.get("schema").and_then(serde_json::Value::as_u64) {

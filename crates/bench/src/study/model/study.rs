@@ -145,7 +145,7 @@ impl std::str::FromStr for Study {
     fn from_str(name: &str) -> Result<Self> {
         Self::ALL.into_iter().find(|study| study.name() == name).ok_or_else(|| {
             let names = Self::ALL.map(Self::name).join(", ");
-            Error::Traffic(format!("unknown study {name:?}; expected all or one of {names}"))
+            Error::Other(format!("unknown study {name:?}; expected all or one of {names}"))
         })
     }
 }

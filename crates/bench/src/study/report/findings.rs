@@ -259,7 +259,7 @@ fn costs(wire: &str, counted: &Baseline) -> Vec<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::exact::{ContenderCounts, Counts, Failed, Rounds, Wire};
+    use crate::exact::{ContenderCounts, Counts, Failed, Wire, Workload};
     use crate::lab::Shape;
     use crate::study::model::{Figures, Sample, empty};
     use crate::study::verdict::{judged, verdicts};
@@ -293,17 +293,17 @@ mod tests {
 
     /// Counts of `contenders`, each with its switching cost.
     fn counts(contenders: &[(Contender, f64)]) -> Baseline {
-        let wire = Counts { tcp: 200.0, udp: 0.0, stream: 0.0, connection: None };
+        let veth_pair = Counts { tcp: 200.0, udp: 0.0, stream: 0.0, connection: None };
         let row = |&(contender, tcp): &(Contender, f64)| {
             ContenderCounts::Counted(Row {
                 contender,
-                total: Counts { tcp: tcp + 200.0, ..wire },
-                wire,
+                total: Counts { tcp: tcp + 200.0, ..veth_pair },
+                veth_pair,
             })
         };
         let rows = contenders.iter().map(row).collect();
-        let (kernel, rounds) = ("k".to_owned(), Rounds::SHORT);
-        Baseline { schema: 2, kernel, rounds, wire: Wire::Shared, complete: true, rows }
+        let (kernel, workload) = ("k".to_owned(), Workload::SHORT);
+        Baseline { schema: 2, kernel, workload, wire: Wire::Shared, complete: true, rows }
     }
 
     #[test]

@@ -88,7 +88,7 @@ impl StudyOptions {
             self.studies.iter().map(|study| self.all_cells(*study)).collect();
         let chosen = chosen?.concat();
         if chosen.is_empty() {
-            return Err(Error::Traffic("no scenario is selected: no study has such a scenario, profile or MTU; see `weft bench list`".into()));
+            return Err(Error::Other("no scenario is selected: no study has such a scenario, profile or MTU; see `weft bench list`".into()));
         }
         let takes_part = |who: &Contender| chosen.iter().any(|cell| cell.contenders.contains(who));
         let lost: Vec<_> =
@@ -100,7 +100,7 @@ impl StudyOptions {
             of.map(|who| who.id()).collect::<Vec<_>>().join(", ")
         };
         let all = Contender::all();
-        Err(Error::Traffic(format!(
+        Err(Error::Other(format!(
             "no selected scenario has the contender {}; the selected ones have {}",
             ids(&mut lost.into_iter().copied()),
             ids(&mut all.into_iter().filter(takes_part))

@@ -212,7 +212,7 @@ mod tests {
         let plan = [(Study::Qinq, vec![cell()])];
         let (kept, ended, results) = run_with(&plan, &mut |visit, record| {
             if visit.contender != BASE {
-                return Err(Error::Traffic("no such device".into()));
+                return Err(Error::Other("no such device".into()));
             }
             let scenarios = visit.cell.scenarios.iter();
             scenarios.for_each(|scenario| record.add(visit.sample(scenario)));
@@ -271,7 +271,7 @@ mod tests {
                 return Err(Error::Interrupted);
             }
             record.add(visit.sample(&visit.cell.scenarios[0]));
-            Err(Error::Traffic("the second scenario has broken it".into()))
+            Err(Error::Other("the second scenario has broken it".into()))
         });
         ended.unwrap();
         assert!(!results.complete);
@@ -310,7 +310,7 @@ mod tests {
 
     #[test]
     fn run_ends_when_results_cannot_be_kept() {
-        let mut keep = |_: &Results, _| Err(Error::Traffic("the disk is full".into()));
+        let mut keep = |_: &Results, _| Err(Error::Other("the disk is full".into()));
         let progress = Progress::start(0, true);
         let mut record = ResultsRecorder {
             results: empty(2),

@@ -114,7 +114,7 @@ impl Runner<'_> {
                 Err(Error::Interrupted) => return Err(Error::Interrupted),
                 Err(error) => {
                     // If a process has ended, this fails all remaining scenarios of the visit.
-                    attachment.check()?;
+                    attachment.check_running()?;
                     record.add(Sample { failure: Some(error.to_string()), ..sample });
                 }
                 Ok(figures) => record.add(Sample { figures: Some(figures), ..sample }),

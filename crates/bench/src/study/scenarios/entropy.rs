@@ -37,7 +37,7 @@ const TOEPLITZ: [u8; 40] = [
 /// The uplink cannot be captured, or no frame arrives.
 pub(super) fn spread(lab: &Lab<'_>, attachment: &Attachment) -> Result<Figures> {
     let (from, to) = (lab.guest(0, 0), lab.guest(1, 0));
-    let far = lab.hosts().last().ok_or_else(|| Error::Traffic("a lab has hosts".into()))?;
+    let far = lab.hosts().last().ok_or_else(|| Error::Other("a lab has hosts".into()))?;
     let failed = |e| Error::io("send flows")(e);
     let target = to.run(|| UdpSocket::bind((to.ip4(), 0)))?.map_err(failed)?;
     let at: SocketAddr = target.local_addr().map_err(failed)?;
@@ -64,7 +64,7 @@ pub(super) fn spread(lab: &Lab<'_>, attachment: &Attachment) -> Result<Figures> 
     }
     let all: u64 = queues.iter().sum();
     if all == 0 {
-        return Err(Error::Traffic("no frame of the flows was seen on the wire".into()));
+        return Err(Error::Other("no frame of the flows was seen on the wire".into()));
     }
     let busiest = queues.iter().copied().max().unwrap_or(0) as f64 / all as f64;
     let more = [

@@ -39,7 +39,7 @@ const PAUSE: Duration = Duration::from_millis(2);
 /// A socket or an MTU is refused, or no packet arrives unfragmented.
 pub(super) fn longest(lab: &Lab<'_>, attachment: &Attachment) -> Result<Figures> {
     let (from, to) = (lab.guest(0, 0), lab.guest(1, 0));
-    let far = lab.hosts().last().ok_or_else(|| Error::Traffic("a lab has hosts".into()))?;
+    let far = lab.hosts().last().ok_or_else(|| Error::Other("a lab has hosts".into()))?;
     let failed = |e| Error::io("send packets of every length")(e);
     let mtu = lab.uplink_mtu();
     lab.raise_guest_mtu(mtu + ROOM)?;
@@ -80,7 +80,7 @@ pub(super) fn longest(lab: &Lab<'_>, attachment: &Attachment) -> Result<Figures>
     }
     let longest = crossed.into_iter().filter(|(length, _)| arrived.contains(length)).max();
     let (longest, overhead) =
-        longest.ok_or_else(|| Error::Traffic("no packet arrived in one piece".into()))?;
+        longest.ok_or_else(|| Error::Other("no packet arrived in one piece".into()))?;
     let more = [("longest_packet", longest), ("overhead", overhead)];
     Ok(Figures {
         guest_mtu: attachment.guest_mtu(),

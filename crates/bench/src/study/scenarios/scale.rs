@@ -106,12 +106,12 @@ fn megaflows(
     let blast = Blast::start(socket(from)?, template, in_turn, Pace::FlatOut, from.cpu())?;
     let there = wait_for_megaflows(lab, &mut attachment, count)?;
     if (there as f64) < count as f64 * ENOUGH {
-        return Err(Error::Traffic(format!("of {count} connections only {there} have a megaflow")));
+        return Err(Error::Other(format!("of {count} connections only {there} have a megaflow")));
     }
     let ready_seconds = begin.elapsed().as_secs_f64();
     let (packets_per_second, usage) = rate(lab, duration, || Ok(sink.received()))?;
     drop(blast);
-    attachment.check()?;
+    attachment.check_running()?;
     attachment.stop()?;
     Ok(ScaleMeasurement { packets_per_second, usage, ready_seconds })
 }
@@ -123,8 +123,8 @@ fn wait_for_megaflows(lab: &Lab<'_>, attachment: &mut Attachment, count: u64) ->
     let (mut most, mut grown) = (0, begin);
     loop {
         lab.stop().sleep(CHECK_INTERVAL)?;
-        attachment.check()?;
-        let control = attachment.control(0).ok_or_else(|| Error::Traffic("no daemon".into()))?;
+        attachment.check_running()?;
+        let control = attachment.control(0).ok_or_else(|| Error::Other("no daemon".into()))?;
         let counters = ask(control, &json!({ "command": "show" }), ReplyForm::Line, |_| {})?;
         let there = counters["megaflows"]["megaflows"].as_u64().unwrap_or(0);
         // A few megaflows expire and are created again all the time.
@@ -147,10 +147,10 @@ fn endpoints(
     count: u64,
 ) -> Result<ScaleMeasurement> {
     let [here, there] = lab.hosts() else {
-        return Err(Error::Traffic("a lab has two hosts".into()));
+        return Err(Error::Other("a lab has two hosts".into()));
     };
     let begin = Instant::now();
-    let far = IpNet::new(FAR.into(), 10).map_err(|_| Error::Traffic("no such prefix".into()))?;
+    let far = IpNet::new(FAR.into(), 10).map_err(|_| Error::Other("no such prefix".into()))?;
     here.netlink().add_route(&Route::via(far, there.underlay4().into()))?;
     let (own, far) = (network_toml(lab, TunnelType::Geneve), far_hosts(lab, count));
     let mut attachment = attach_large(lab, datapath, [&own, &far], weft, &[])?;
@@ -166,7 +166,7 @@ fn endpoints(
     lab.stop().sleep(WARM_UP)?;
     let (packets_per_second, usage) = rate(lab, duration, || Ok(lab.wire_counters()?.frames))?;
     drop(blast);
-    attachment.check()?;
+    attachment.check_running()?;
     attachment.stop()?;
     Ok(ScaleMeasurement { packets_per_second, usage, ready_seconds })
 }

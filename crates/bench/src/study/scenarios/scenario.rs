@@ -128,7 +128,7 @@ impl Scenario {
             Self::Rate { load } => highest_rate(load, lab, attachment, timing),
             Self::Spread => entropy::spread(lab, attachment),
             Self::Longest => longest::longest(lab, attachment),
-            Self::Scale { .. } => Err(Error::Traffic("this joins the guests itself".into())),
+            Self::Scale { .. } => Err(Error::Other("this joins the guests itself".into())),
         }
     }
 
@@ -143,7 +143,7 @@ impl Scenario {
         timing: Timing,
     ) -> Result<Figures> {
         let (Self::Scale { axis, count }, Contender::Weft(datapath, _)) = (*self, contender) else {
-            return Err(Error::Traffic("this needs guests that are joined".into()));
+            return Err(Error::Other("this needs guests that are joined".into()));
         };
         let seen = scale::measure(lab, (datapath, weft), timing.measured, axis, count)?;
         Ok(Figures {
@@ -194,7 +194,7 @@ fn highest_rate(
         next = f64::midpoint(low, high);
     }
     if low == 0.0 {
-        return Err(Error::Traffic(format!("more than 1 % is lost even of {high:.0} packets/s")));
+        return Err(Error::Other(format!("more than 1 % is lost even of {high:.0} packets/s")));
     }
     run(at(low)?, timing)
 }
@@ -221,7 +221,7 @@ impl Run {
                 let step = left.min(CHECK_INTERVAL);
                 lab.stop().sleep(step)?;
                 left -= step;
-                attachment.check()?;
+                attachment.check_running()?;
                 traffic.check()?;
             }
             Ok(())
@@ -252,7 +252,7 @@ impl Run {
         let moved =
             if transactions { counts.transactions } else { usage.connection_bytes.iter().sum() };
         if moved == 0 {
-            return Err(Error::Traffic("connections were established but nothing moved".into()));
+            return Err(Error::Other("connections were established but nothing moved".into()));
         }
         let packets = (pattern == Pattern::UdpStream).then_some(counts.received_messages);
         let each = if transactions { Some(counts.transactions) } else { packets };

@@ -87,7 +87,7 @@ impl Connected {
             if begin.elapsed() > OPEN_LIMIT {
                 let (all, seconds) = (load.connections(), OPEN_LIMIT.as_secs());
                 let text = format!("only {number} of {all} connections in {seconds} s");
-                return Err(Error::Traffic(text));
+                return Err(Error::Other(text));
             }
             let stream =
                 placement.connect(server).map_err(Error::io(format!("connect to {server}")))?;
@@ -234,9 +234,9 @@ impl Client {
     }
 
     /// # Errors
-    /// [`Error::Traffic`] once a connection has failed or ended.
+    /// [`Error::Other`] once a connection has failed or ended.
     pub fn check(&self) -> Result<()> {
-        self.shared.failure().map_or(Ok(()), |text| Err(Error::Traffic(text)))
+        self.shared.failure().map_or(Ok(()), |text| Err(Error::Other(text)))
     }
 
     /// Ends all connections. Returns the recorded times of transactions.

@@ -81,7 +81,7 @@ impl FromStr for Pattern {
     fn from_str(text: &str) -> Result<Self> {
         Self::ALL.into_iter().find(|pattern| pattern.name() == text).ok_or_else(|| {
             let names = Self::ALL.map(Self::name).join(", ");
-            Error::Traffic(format!("unknown traffic pattern {text:?}; expected one of {names}"))
+            Error::Other(format!("unknown traffic pattern {text:?}; expected one of {names}"))
         })
     }
 }
@@ -107,11 +107,11 @@ impl Load {
         if !(least..=most).contains(&size_bytes) {
             let text =
                 format!("{pattern} takes messages of {least} to {most} bytes, not {size_bytes}");
-            return Err(Error::Traffic(text));
+            return Err(Error::Other(text));
         }
         if !(1..=MAX_CONNECTIONS).contains(&connections) {
             let text = format!("a load has 1 to {MAX_CONNECTIONS} connections, not {connections}");
-            return Err(Error::Traffic(text));
+            return Err(Error::Other(text));
         }
         Ok(Self { pattern, size_bytes, connections, rate_bps: None })
     }
@@ -124,10 +124,10 @@ impl Load {
     /// measured.
     pub fn at_rate(self, rate_bps: f64) -> Result<Self> {
         if self.pattern.is_transactions() {
-            return Err(Error::Traffic(format!("{} has no fixed rate", self.pattern)));
+            return Err(Error::Other(format!("{} has no fixed rate", self.pattern)));
         }
         if !(rate_bps.is_finite() && rate_bps >= 1000.0) {
-            return Err(Error::Traffic("a fixed rate is 1000 bit/s or more".into()));
+            return Err(Error::Other("a fixed rate is 1000 bit/s or more".into()));
         }
         Ok(Self { rate_bps: Some(rate_bps), ..self })
     }

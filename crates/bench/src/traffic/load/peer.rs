@@ -60,7 +60,7 @@ impl Peer<'_> {
                 protocol::send(stream, "?\n")?;
                 let line = protocol::read_line(stream)?;
                 parse(&line).ok_or_else(|| {
-                    Error::Traffic(format!("cannot parse the server's counters {line:?}"))
+                    Error::Other(format!("cannot parse the server's counters {line:?}"))
                 })
             }
         }

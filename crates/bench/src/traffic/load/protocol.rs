@@ -49,7 +49,7 @@ impl Request {
 
     pub(super) fn parse(line: &str) -> Result<Self> {
         let words = line.strip_prefix(GREETING).ok_or_else(|| {
-            Error::Traffic(format!(
+            Error::Other(format!(
                 "unknown client: expected a request that begins with {GREETING:?}"
             ))
         })?;
@@ -61,12 +61,12 @@ impl Request {
         let number = |word: Option<&str>| word.and_then(|word| word.parse::<u32>().ok());
         let pattern = name.parse()?;
         let (Some(size), Some(rate)) = (number(words.next()), words.next()) else {
-            return Err(Error::Traffic("a pattern needs a size and a rate".into()));
+            return Err(Error::Other("a pattern needs a size and a rate".into()));
         };
         let rate_bps = rate.parse::<f64>().ok().filter(|rate| rate.is_finite() && *rate >= 0.0);
         let load = Load::new(pattern, size as usize, 1)?;
         let rate_bps = rate_bps.ok_or_else(|| {
-            Error::Traffic(format!("invalid rate {rate:?}: expected bits per second"))
+            Error::Other(format!("invalid rate {rate:?}: expected bits per second"))
         })?;
         Ok(Self::Traffic { pattern, size_bytes: load.size_bytes(), rate_bps })
     }
@@ -79,11 +79,11 @@ pub(super) fn ask(stream: &TcpStream, request: Request) -> Result<u16> {
     match line.split_once(' ') {
         Some(("ok", port)) => port
             .parse()
-            .map_err(|_| Error::Traffic(format!("unexpected response {line:?} of the server"))),
+            .map_err(|_| Error::Other(format!("unexpected response {line:?} of the server"))),
         Some(("error", why)) => {
-            Err(Error::Traffic(format!("the server refused the connection: {why}")))
+            Err(Error::Other(format!("the server refused the connection: {why}")))
         }
-        _ => Err(Error::Traffic(format!(
+        _ => Err(Error::Other(format!(
             "unexpected response {line:?} of the server: is it weft bench serve?"
         ))),
     }
@@ -103,18 +103,18 @@ pub(super) fn read_line(mut stream: &TcpStream) -> Result<String> {
     let mut byte = [0];
     loop {
         match stream.read(&mut byte) {
-            Ok(0) => return Err(Error::Traffic("the peer closed the connection".into())),
+            Ok(0) => return Err(Error::Other("the peer closed the connection".into())),
             Ok(_) if byte == *b"\n" => break,
             Ok(_) => line.extend_from_slice(&byte),
             Err(e) if e.kind() == ErrorKind::Interrupted => {}
             Err(e) => return Err(Error::io("read from the other side")(e)),
         }
         if line.len() > LINE_MAX || Instant::now() >= deadline {
-            return Err(Error::Traffic("the peer sent no complete line within 5 s".into()));
+            return Err(Error::Other("the peer sent no complete line within 5 s".into()));
         }
     }
     String::from_utf8(line)
-        .map_err(|_| Error::Traffic("the peer sent a line that is not UTF-8".into()))
+        .map_err(|_| Error::Other("the peer sent a line that is not UTF-8".into()))
 }
 
 #[cfg(test)]
