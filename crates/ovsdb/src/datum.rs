@@ -257,7 +257,7 @@ impl Datum {
     /// elements that are in one of both sets only. In a map, a key with its old value is removed,
     /// and a key with any other value is set.
     pub fn apply_difference(&self, difference: Self, ty: &ColumnType) -> Self {
-        if !ty.has_differences() {
+        if !ty.is_sent_as_difference() {
             return difference;
         }
         match (self, difference) {

@@ -44,7 +44,8 @@ pub struct Schema {
 pub struct TableSchema {
     /// The columns by name, without `_uuid` and `_version`.
     pub columns: BTreeMap<Arc<str>, ColumnSchema>,
-    /// Rows of the table stay without references to them.
+    /// Unreferenced rows are kept. In a table that is not root, the server garbage-collects them
+    /// (RFC 7047 section 3.2, `isRoot`).
     pub is_root: bool,
     /// The greatest number of rows, if it is limited.
     pub max_rows: Option<u64>,
@@ -98,7 +99,7 @@ pub struct BaseType {
 pub struct Reference {
     /// The table.
     pub table: Arc<str>,
-    /// The row referred to stays as long as the reference.
+    /// A strong reference: the server does not delete the row while it is referenced.
     pub is_strong: bool,
 }
 
@@ -150,7 +151,7 @@ impl Schema {
         parse::schema(value)
     }
 
-    /// The type of a column; `None` if the schema lacks the table or column.
+    /// The schema of a column; `None` if this schema lacks the table or the column.
     pub fn column(&self, table: &str, column: &str) -> Option<&ColumnSchema> {
         self.tables.get(table)?.columns.get(column)
     }
@@ -220,8 +221,9 @@ impl ColumnType {
         self.value.is_none() && self.min == 1 && self.max == 1
     }
 
-    /// True if a change is sent as a difference: for more than one possible element.
-    pub const fn has_differences(&self) -> bool {
+    /// True if `update2` and `update3` carry a difference instead of the new value: for columns
+    /// with a maximum above 1.
+    pub const fn is_sent_as_difference(&self) -> bool {
         self.max > 1
     }
 

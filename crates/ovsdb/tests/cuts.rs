@@ -1,4 +1,5 @@
-//! Replays a recorded session, and cuts the connection at every byte.
+//! Feeds an OVSDB session the first N bytes of a recording, disconnects and reconnects it, for
+//! every N. The replica must end up the same.
 
 use crate::harness::{Cluster, Driver, Dump, dump_of, zoo_schema};
 use crate::random::{Random, transaction};
@@ -8,11 +9,14 @@ use std::io::{ErrorKind, Read, Write};
 use std::os::unix::net::UnixStream;
 use std::time::{Duration, Instant};
 
-/// The bytes that a real server sent to a session, and the last state.
+/// A recording of one session with a real server.
 struct Recording {
+    /// The configuration of the session.
     config: Config,
+    /// All bytes that the server sent.
     bytes: Vec<u8>,
-    state: Dump,
+    /// The content of the database at the end.
+    final_state: Dump,
 }
 
 /// Records a session during random transactions.
@@ -44,7 +48,7 @@ fn record() -> Recording {
     let mut follow = |state: &Dump, session: &mut Session| {
         let deadline = Instant::now() + testkit::program::LIMIT;
         while !session.is_ready() || dump_of(session.replica()) != *state {
-            assert!(Instant::now() < deadline, "the replica follows");
+            assert!(Instant::now() < deadline, "the replica does not reach the server's state");
             while let Some(message) = session.poll_transmit() {
                 stream.write_all(&message).unwrap();
             }
@@ -65,13 +69,16 @@ fn record() -> Recording {
         let state = change(1);
         follow(&state, &mut session);
     }
-    Recording { config, bytes, state: cluster.dump("zoo") }
+    Recording { config, bytes, final_state: cluster.dump("zoo") }
 }
 
-/// Replies to the requests of a second connection from the recording.
+/// Replies to the requests of a second connection, with the messages of the recording.
 struct Replay {
-    server: Value,
-    dump: Value,
+    /// The result of the monitor request for the server's row in the database `_Server`.
+    server_row_reply: Value,
+    /// The result of `monitor_cond_since` that contains all rows.
+    full_reply: Value,
+    /// The `update3` notifications, in order.
     updates: Vec<Value>,
 }
 
@@ -83,22 +90,22 @@ impl Replay {
             let found = messages.iter().map(|message| &message["result"]);
             found.filter(|result| result.to_string().contains(name)).cloned().collect::<Vec<_>>()
         };
-        let mut server = results("\"Database\"").remove(0);
-        for row in server["Database"].as_object_mut().unwrap().values_mut() {
-            // The session has seen later indexes than that of the first reply.
+        let mut server_row_reply = results("\"Database\"").remove(0);
+        for row in server_row_reply["Database"].as_object_mut().unwrap().values_mut() {
+            // The session refuses a server whose raft index is lower than one that it has seen, so
+            // this reports a high index.
             row["initial"]["index"] = json!(1 << 30);
         }
         let is_update = |message: &&Value| message["method"] == "update3";
+        let is_full = |message: &&Value| message["result"][0] == json!(false);
         Self {
-            server,
-            dump: messages.iter().find(|message| message["result"][0] == json!(false)).unwrap()
-                ["result"]
-                .clone(),
+            server_row_reply,
+            full_reply: messages.iter().find(is_full).unwrap()["result"].clone(),
             updates: messages.iter().filter(is_update).cloned().collect(),
         }
     }
 
-    /// Serves a session from its monitor request on, until it has all updates.
+    /// Replies to all requests of a session, and sends it the updates that it lacks.
     fn serve(&self, session: &mut Session, now: Instant) {
         session.handle_connected(now);
         let send = |session: &mut Session, message: &Value| {
@@ -107,7 +114,7 @@ impl Replay {
         while let Some(request) = session.poll_transmit() {
             let request: Value = serde_json::from_slice(&request).unwrap();
             let (result, later) = match request["method"].as_str().unwrap() {
-                "monitor_cond" => (self.server.clone(), 0..0),
+                "monitor_cond" => (self.server_row_reply.clone(), 0..0),
                 "monitor_cond_since" => self.since(&request["params"][3]),
                 _ => (json!({}), 0..0),
             };
@@ -118,16 +125,17 @@ impl Replay {
         }
     }
 
-    /// The reply to a client that has all changes up to a transaction, and the updates after it.
+    /// The result of `monitor_cond_since` for a client that has all changes up to `transaction`,
+    /// and the range of the later updates.
     fn since(&self, transaction: &Value) -> (Value, std::ops::Range<usize>) {
         let all = self.updates.len();
-        if *transaction == self.dump[1] && *transaction != Uuid::NIL.to_string() {
+        if *transaction == self.full_reply[1] && *transaction != Uuid::NIL.to_string() {
             return (json!([true, transaction, {}]), 0..all);
         }
         let known = self.updates.iter().position(|update| update["params"][1] == *transaction);
         match known {
             Some(at) => (json!([true, transaction, {}]), at + 1..all),
-            None => (self.dump.clone(), 0..all),
+            None => (self.full_reply.clone(), 0..all),
         }
     }
 }
@@ -135,24 +143,26 @@ impl Replay {
 #[test]
 fn replica_is_the_same_when_the_connection_ends_at_any_byte() {
     testkit::require_program!("ovsdb-server", "openvswitch-switch");
-    let Recording { config, bytes, state } = record();
+    let Recording { config, bytes, final_state } = record();
     let replay = Replay::new(&bytes);
     assert!(replay.updates.len() >= 6 && bytes.len() > 3000, "{} bytes", bytes.len());
-    let (mut resumed, mut dumped) = (0, 0);
+    // How many sessions resume after their last transaction, and how many fetch all rows again.
+    let (mut resumed, mut refetched) = (0, 0);
     for cut in 0..=bytes.len() {
         let mut now = Instant::now();
         let mut session = Session::new(config.clone(), now).unwrap();
         assert!(matches!(session.poll_action(now), Some(Action::Connect(_))));
         session.handle_connected(now);
         while session.poll_transmit().is_some() {}
-        // In two parts, so that the framer stops in the middle, too.
+        // Delivers the bytes in two parts, so that the JSON parser must also resume within a
+        // message.
         let (first, second) = bytes[..cut].split_at(cut / 2);
         for part in [first, second] {
             session.handle_bytes(now, part);
             while session.poll_transmit().is_some() {}
         }
         if session.last_transaction().is_nil() {
-            dumped += 1
+            refetched += 1
         } else {
             resumed += 1
         }
@@ -161,8 +171,8 @@ fn replica_is_the_same_when_the_connection_ends_at_any_byte() {
         while !matches!(session.poll_action(now), Some(Action::Connect(_))) {}
         replay.serve(&mut session, now);
         assert!(session.is_ready(), "cut at {cut}");
-        assert_eq!(dump_of(session.replica()), state, "cut at {cut}");
+        assert_eq!(dump_of(session.replica()), final_state, "cut at {cut}");
     }
-    assert!(resumed > 100 && dumped > 100, "{resumed} resumed, {dumped} dumped");
+    assert!(resumed > 100 && refetched > 100, "{resumed} resumed, {refetched} fetched all rows");
     testkit::report::peer("ovsdb-server", "a recorded session is cut at every byte");
 }
