@@ -12,7 +12,7 @@ use std::fmt;
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct ActionOption {
     /// The option, one of those that the action accepts.
-    pub option: &'static KnownOption,
+    pub known: &'static KnownOption,
     /// The value. Only whether it is a string or a number has been checked against the option.
     pub value: OptionValue,
 }
@@ -139,7 +139,7 @@ impl Parser<'_> {
             TokenKind::Identifier(name) => table.iter().find(|known| known.name == *name),
             _ => None,
         };
-        let Some(option) = known else {
+        let Some(known) = known else {
             return Err(self.expecting(&format!("{title} option name")));
         };
         self.advance();
@@ -147,16 +147,16 @@ impl Parser<'_> {
         let start = self.span().start;
         let value = self.option_value()?;
         let is_text = matches!(value, OptionValue::Text(_) | OptionValue::Texts(_));
-        let required = match option.kind {
-            ValueKind::HostId => return Ok(ActionOption { option, value }),
+        let required = match known.kind {
+            ValueKind::HostId => return Ok(ActionOption { known, value }),
             ValueKind::Str | ValueKind::Domains | ValueKind::Domain if !is_text => "string",
             ValueKind::Str | ValueKind::Domains | ValueKind::Domain => {
-                return Ok(ActionOption { option, value });
+                return Ok(ActionOption { known, value });
             }
             _ if is_text => "numeric",
-            _ => return Ok(ActionOption { option, value }),
+            _ => return Ok(ActionOption { known, value }),
         };
-        let name = option.name;
+        let name = known.name;
         Err(self.error_from(start, format!("{title} option {name} requires {required} value.")))
     }
 
@@ -193,7 +193,7 @@ impl Parser<'_> {
 impl ActionOption {
     /// The name of the option.
     pub const fn name(&self) -> &'static str {
-        self.option.name
+        self.known.name
     }
 
     /// The numbers of the value; none if it is a string.

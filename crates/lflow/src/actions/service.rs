@@ -1,5 +1,5 @@
-//! Compiles the actions that answer a guest: `put_dhcp_opts`, `put_dhcpv6_opts` and
-//! `put_nd_ra_opts`.
+//! Compiles the actions that make the switch reply to a guest: `put_dhcp_opts`, `put_dhcpv6_opts`
+//! and `put_nd_ra_opts`.
 
 use super::ast::OptionProtocol;
 use super::option_table::{
@@ -17,15 +17,20 @@ use std::sync::Arc;
 use wire::MacAddr;
 use wire::icmp::nd::{NdOption, NdPrefix};
 
-/// The step for an action; [`Op::Unsupported`] with the reason if weft cannot answer it.
-pub(super) fn put_options(to: Subfield, protocol: OptionProtocol, options: &[ActionOption]) -> Op {
+/// Compiles a `put_*_opts` action. When it is executed, the switch sets `result_bit` to 1 if it
+/// replies, else to 0. Returns [`Op::Unsupported`] with the reason if weft cannot build the reply.
+pub(super) fn put_options(
+    result_bit: Subfield,
+    protocol: OptionProtocol,
+    options: &[ActionOption],
+) -> Op {
     let service = match protocol {
         OptionProtocol::Dhcp4 => dhcp4_server(options).map(Service::Dhcp4),
         OptionProtocol::Dhcp6 => dhcp6_server(options).map(Service::Dhcp6),
         OptionProtocol::NdRa => router(options).map(Service::Router),
     };
     match service {
-        Ok(service) => Op::Serve { to, service: Arc::new(service) },
+        Ok(service) => Op::Serve { to: result_bit, service: Arc::new(service) },
         Err(problem) => Op::Unsupported(problem),
     }
 }
@@ -47,7 +52,7 @@ fn add_dhcp4_option(server: &mut dhcp4::Server, option: &ActionOption) -> Result
     let (numbers, text) = (option.numbers(), option.first_text());
     let number = numbers.first().map_or(0, |number| number.value);
     // Bits beyond the width of an option are cut off, as in OVN.
-    match (option.option.code, option.option.kind) {
+    match (option.known.code, option.known.kind) {
         (OFFER | BOOT_FILE | BOOT_FILE_ALT, _) => {}
         (NEXT_SERVER, _) => server.set_next_server(Ipv4Addr::from_bits(number as u32)),
         (code, kind) => {
@@ -59,7 +64,7 @@ fn add_dhcp4_option(server: &mut dhcp4::Server, option: &ActionOption) -> Result
                 ValueKind::Uint32 => server.add(code, &(number as u32).to_be_bytes()),
                 ValueKind::StaticRoutes => server.add_routes(code, &routes(numbers)),
                 ValueKind::Domains | ValueKind::Domain => {
-                    let added = server.add_domains(code, names(text.unwrap_or_default()));
+                    let added = server.add_domains(code, comma_separated(text.unwrap_or_default()));
                     added.map_err(|_| "put_dhcp_opts with an invalid domain name")?;
                 }
                 ValueKind::Ipv4 | ValueKind::HostId | ValueKind::Str => match text {
@@ -69,7 +74,11 @@ fn add_dhcp4_option(server: &mut dhcp4::Server, option: &ActionOption) -> Result
                         server.add_addresses(code, &addresses);
                     }
                 },
-                ValueKind::Ipv6 | ValueKind::Mac => return Err("put_dhcp_opts with IPv6"),
+                ValueKind::Ipv6 | ValueKind::Mac => {
+                    return Err(
+                        "put_dhcp_opts with an option whose value is an IPv6 or MAC address",
+                    );
+                }
             }
         }
     }
@@ -80,7 +89,7 @@ const fn ip4(number: &Constant) -> Ipv4Addr {
     Ipv4Addr::from_bits(number.value as u32)
 }
 
-/// Pairs of a prefix and a next hop. A prefix without a next hop is left out.
+/// Pairs of a prefix and a next hop. Skips a last prefix without a next hop.
 fn routes(numbers: &[Constant]) -> Vec<dhcp4::Route> {
     let pairs = numbers.as_chunks::<2>().0.iter();
     let route = |[prefix, gateway]: &[Constant; 2]| dhcp4::Route {
@@ -93,15 +102,15 @@ fn routes(numbers: &[Constant]) -> Vec<dhcp4::Route> {
 }
 
 fn find(options: &[ActionOption], code: u16) -> Option<&ActionOption> {
-    options.iter().find(|option| option.option.code == code)
+    options.iter().find(|option| option.known.code == code)
 }
 
 fn text(options: &[ActionOption], code: u16) -> Option<&str> {
     find(options, code)?.first_text()
 }
 
-/// The elements of a comma-separated list.
-fn names(list: &str) -> impl Iterator<Item = &str> {
+/// The elements of a comma-separated list, without the white space around them.
+fn comma_separated(list: &str) -> impl Iterator<Item = &str> {
     list.split(',').map(str::trim)
 }
 
@@ -120,7 +129,7 @@ fn dhcp6_server(options: &[ActionOption]) -> Result<dhcp6::Server, &'static str>
     let id = find(options, SERVER_ID6).and_then(mac).ok_or("put_dhcpv6_opts without server_id")?;
     let mut server = dhcp6::Server::new(id, address);
     for option in options {
-        match (option.option.code, option.option.kind) {
+        match (option.known.code, option.known.kind) {
             (IA_ADDR | SERVER_ID6 | BOOT_FILE_URL | BOOT_FILE_ALT, _) => {}
             (FQDN, _) => {
                 let name = option.first_text().unwrap_or_default();
@@ -132,7 +141,7 @@ fn dhcp6_server(options: &[ActionOption]) -> Result<dhcp6::Server, &'static str>
             }
             (code, _) => {
                 let list = option.first_text().unwrap_or_default();
-                server.add_domains(code, names(list)).map_err(|_| BAD_NAME)?;
+                server.add_domains(code, comma_separated(list)).map_err(|_| BAD_NAME)?;
             }
         }
     }
@@ -175,7 +184,7 @@ fn add_ra_option(
 ) -> Result<(), BadOption> {
     let number = option.numbers().first();
     let list = option.first_text().unwrap_or_default();
-    match option.option.code {
+    match option.known.code {
         ra::SLLA => mac(option).map_or(Ok(()), |mac| router.add(NdOption::SourceLinkLayer(mac))),
         ra::MTU => number.map_or(Ok(()), |number| router.add(NdOption::Mtu(number.value as u32))),
         ra::PREFIX => number.map_or(Ok(()), |number| {
@@ -193,9 +202,9 @@ fn add_ra_option(
             let servers: Vec<Ipv6Addr> = option.numbers().iter().map(ip6).collect();
             router.add_dns_servers(&servers)
         }
-        ra::DOMAINS => router.add_domains(names(list)),
-        // OVN leaves out routes that it cannot read.
-        ra::ROUTES => names(list)
+        ra::DOMAINS => router.add_domains(comma_separated(list)),
+        // Skips routes that do not parse, as OVN does.
+        ra::ROUTES => comma_separated(list)
             .filter_map(ra_route)
             .try_for_each(|(preference, prefix)| router.add_route(prefix, preference)),
         _ => Ok(()),

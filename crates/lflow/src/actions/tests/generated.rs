@@ -175,7 +175,7 @@ fn beside() -> impl Strategy<Value = Action> {
         (option::of(text()), select(LogVerdict::ALL), select(Severity::ALL), option::of(text()));
     let sample = (1u16.., any::<u32>(), any::<u8>(), option::of(any::<u32>()));
     let dhcp =
-        |name, value| ActionOption { option: known(OptionProtocol::Dhcp4.table(), name), value };
+        |name, value| ActionOption { known: known(OptionProtocol::Dhcp4.table(), name), value };
     let offer = dhcp("offerip", OptionValue::Number(Constant::new(0x0102_0304, Format::Ipv4)));
     let extra = prop_oneof![
         vec(constant(), 1..4)
@@ -184,7 +184,7 @@ fn beside() -> impl Strategy<Value = Action> {
         text().prop_map(move |text| dhcp("tftp_server", OptionValue::Text(text))),
     ];
     let vip = OptionValue::Text("[fd00::1]:80".into());
-    let event = ActionOption { option: known(EMPTY_LB_BACKENDS, "vip"), value: vip };
+    let event = ActionOption { known: known(EMPTY_LB_BACKENDS, "vip"), value: vip };
     prop_oneof![
         log.prop_map(|(name, verdict, severity, meter)| {
             Action::Log(Log { name, verdict, severity, meter })
