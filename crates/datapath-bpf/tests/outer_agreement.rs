@@ -7,7 +7,9 @@
 
 use crate::common::abi::{WEFT_LOCAL_COMPLETE, WEFT_LOCAL_OPEN};
 use crate::common::cut::Cutter;
-use crate::common::decap::{Delivery, Receiver, Refusal, SHORT_FRAME, has_right_checksum, unusual};
+use crate::common::decap::{
+    Delivery, Receiver, Refusal, SHORT_FRAME, has_right_checksum, reason_to_punt,
+};
 use crate::common::encode::{self, Bytes};
 use crate::common::frames::{tcp4, tcp6, udp4};
 use crate::common::outer::{self, L3};
@@ -84,7 +86,7 @@ impl Uplink {
         delivery: &Delivery<'_>,
         program: &ProgramResult,
     ) -> Judgement {
-        let why = unusual(packet, delivery);
+        let why = reason_to_punt(packet, delivery);
         if program.key.is_some_and(|key| key != KernelKey::from(&delivery.key)) {
             return Err("the keys differ");
         }
@@ -97,7 +99,7 @@ impl Uplink {
                 self.switch.unpin(self.megaflow);
                 why.filter(|why| *why == SHORT_FRAME).ok_or("it is not executed")
             }
-            (Some(_), None) => why.ok_or("it is usual, and left to userspace"),
+            (Some(_), None) => why.ok_or("it is left to userspace without a reason"),
             (None, None) => Err("it is neither delivered nor left"),
             (None, Some(_)) if program.ran.verdict != REDIRECTED => Err("it is dropped"),
             (None, Some(_)) if program.ran.bytes != delivery.frame => Err("the frames differ"),

@@ -1,4 +1,5 @@
-//! Decides about tunnel packets as userspace does: the reference for the program of the uplink.
+//! Reference model of the user datapath's decapsulation. Tests compare it with the eBPF program
+//! `weft_uplink`.
 
 use super::frames::{has_snap, is_neighbour_discovery};
 use super::outer::L3;
@@ -20,32 +21,45 @@ pub struct Receiver<'a> {
     pub endpoints: &'a EndpointTable,
 }
 
-/// A frame that userspace forwards to a guest.
+/// A frame that the user datapath forwards to a guest.
 #[derive(Debug)]
 pub struct Delivery<'a> {
-    /// The tunnel whose other end sent it.
+    /// The tunnel whose remote end sent the packet.
     pub tunnel: &'a Tunnel,
     pub key: FlowKey,
     pub frame: Vec<u8>,
 }
 
-/// Why userspace forwards no frame.
+/// Why the user datapath does not forward a packet.
 #[derive(Clone, Copy, Debug)]
 pub enum Refusal {
     /// The packet is not for a tunnel of this host.
     NotOurs,
     /// The outer IP or UDP header is invalid.
     Outer(DropReason),
-    /// The packet is for this tunnel, or for one with the same local end, and userspace drops it.
+    /// The packet is for this tunnel, or for another one with the same local end. The user datapath
+    /// drops it.
     Inside(Carrier, DropReason, Tunnel),
 }
 
-/// See [`unusual`].
+/// The reason to punt a short inner frame: `bpf_skb_adjust_room()` fails if less than an Ethernet
+/// header and one IP header of the outer family remains.
 pub const SHORT_FRAME: &str = "short inner frame";
 
+/// The first word of a Geneve header without options, for an inner Ethernet frame.
+const GENEVE_WITHOUT_OPTIONS: u32 = 0x6558;
+/// The first word of a Geneve header with two words of options, at least one of them critical.
+const GENEVE_WITH_CRITICAL_OPTION: u32 = 0x0240_6558;
+/// The first word of OVN's option with the logical ports: class 0x0102, critical type 0x80, one
+/// word of data.
+const LOGICAL_PORTS_OPTION: u32 = 0x0102_8001;
+/// All flags in the first word of a GRE header except "key present", and the version. The program
+/// reads only packets in which these bits are 0.
+const OTHER_GRE_FLAGS: u32 = 0xdfff_0000;
+
 impl<'a> Receiver<'a> {
-    /// Decapsulates as `datapath-user` does. The host's network stack passes UDP payloads to its
-    /// sockets. Programs do not verify the outer UDP checksum, so this does not either.
+    /// Decapsulates as `datapath-user` does, whose sockets get UDP payloads from the host's network
+    /// stack. `weft_uplink` does not verify the outer UDP checksum, so this model does not either.
     pub fn decide(&self, bytes: &[u8]) -> Result<Delivery<'a>, Refusal> {
         let ethernet = EthernetPacket::new_checked(bytes).map_err(|_| Refusal::NotOurs)?;
         if !matches!(ethernet.ethertype().0, 0x0800 | 0x86dd) {
@@ -66,40 +80,42 @@ impl<'a> Receiver<'a> {
             let has_port = carrier == Carrier::Gre || tunnel.spec.port == port;
             tunnel.local == ip.destination && tunnel.spec.tunnel.carrier() == carrier && has_port
         };
-        let local = self.tunnels.iter().find(is_for).ok_or(Refusal::NotOurs)?;
-        // RFC 6935 section 5: the host's stack drops these.
+        let receiver = self.tunnels.iter().find(is_for).ok_or(Refusal::NotOurs)?;
+        // The host's stack drops UDP over IPv6 without a checksum, unless the socket accepts it
+        // (RFC 6935 section 5).
         if carrier == Carrier::Udp
             && ip.destination.is_ipv6()
-            && local.spec.checksum
+            && receiver.spec.checksum
             && packet.head()[6..8] == [0, 0]
         {
             return Err(Refusal::Outer(DropReason::OuterChecksum));
         }
-        self.decapsulate(local, ip, payload)
-            .map_err(|reason| Refusal::Inside(carrier, reason, *local))
+        self.decapsulate(receiver, ip, payload)
+            .map_err(|reason| Refusal::Inside(carrier, reason, *receiver))
     }
 
     fn decapsulate(
         &self,
-        local: &Tunnel,
+        receiver: &Tunnel,
         ip: OuterIp,
         payload: &[u8],
     ) -> Result<Delivery<'a>, DropReason> {
-        let spec = &local.spec;
-        let sender = self.endpoints.find(spec.tunnel, local.local, ip.source)?;
+        let spec = &receiver.spec;
+        let tunnel_type = spec.tunnel;
+        let sender = self.endpoints.find(tunnel_type, receiver.local, ip.source)?;
         let tunnel = self.tunnels.iter().find(|tunnel| tunnel.id == sender);
         let tunnel = tunnel.ok_or(DropReason::UnknownEndpoint)?;
         let expected = DecapOptions { key: spec.key, skip_checksum: false };
-        let decapped = spec.tunnel.decap(payload, &expected)?;
+        let decapped = tunnel_type.decap(payload, &expected)?;
         let mut frame = payload[decapped.inner..].to_vec();
         propagate_ecn_in_slice(ip.traffic_class, &mut frame)?;
-        let mut info = TunnelInfo::new(spec.tunnel, &ip, &decapped.key);
-        if spec.tunnel.carrier() == Carrier::Udp {
-            // A socket reports neither.
+        let mut info = TunnelInfo::new(tunnel_type, &ip, &decapped.key);
+        if tunnel_type.carrier() == Carrier::Udp {
+            // A UDP socket reports neither the TTL nor "don't fragment".
             info.ttl = 0;
             info.flags &= !tun_flags::DF;
         }
-        if spec.tunnel.has_option(OptionKind::Key) && !spec.key {
+        if tunnel_type.has_option(OptionKind::Key) && !spec.key {
             info.flags &= !tun_flags::KEY;
         }
         let key = extract(&PacketBuf::from_bytes(&frame), Switch::TUNNEL, Some(&info));
@@ -121,7 +137,7 @@ impl<'a> Receiver<'a> {
     }
 }
 
-/// Whether the outer UDP checksum is right or absent. Programs do not verify it.
+/// Whether the outer UDP checksum is right or absent. The program does not verify it.
 pub fn has_right_checksum(bytes: &[u8], delivery: &Delivery<'_>) -> bool {
     let is_udp = delivery.tunnel.spec.tunnel.carrier() == Carrier::Udp;
     let mut packet = PacketBuf::from_bytes(bytes);
@@ -139,8 +155,9 @@ pub fn has_right_checksum(bytes: &[u8], delivery: &Delivery<'_>) -> bool {
     !is_udp || udp.verify_checksum(pseudo, ZeroChecksum::Accept)
 }
 
-/// The reason why the program may leave a packet to userspace, which delivers it.
-pub fn unusual(bytes: &[u8], delivery: &Delivery<'_>) -> Option<&'static str> {
+/// The reason why the program may punt a packet that the user datapath delivers. `None` if the
+/// program must deliver the packet itself.
+pub fn reason_to_punt(bytes: &[u8], delivery: &Delivery<'_>) -> Option<&'static str> {
     let word = |at: usize| bytes.get(at..at + 4).map(|word| word.try_into().unwrap_or_default());
     let word = |at: usize| word(at).map_or(0, u32::from_be_bytes);
     let is_ip6 = delivery.tunnel.local.is_ipv6();
@@ -162,16 +179,18 @@ pub fn unusual(bytes: &[u8], delivery: &Delivery<'_>) -> Option<&'static str> {
     if is_udp && (word(l4 + 4) >> 16) as usize != bytes.len() - l4 {
         return Some("bytes after the UDP datagram");
     }
-    let first = word(l4 + 8);
-    let has_ports = first == 0x0240_6558 && word(l4 + 16) == 0x0102_8001;
+    // Offsets in a Geneve packet: UDP has 8 bytes, the Geneve header 8, the option's header 4.
+    let geneve = word(l4 + 8);
+    let has_logical_ports_option =
+        geneve == GENEVE_WITH_CRITICAL_OPTION && word(l4 + 16) == LOGICAL_PORTS_OPTION;
     match delivery.tunnel.spec.tunnel {
-        TunnelType::Geneve if first == 0x6558 => {}
-        TunnelType::Geneve if has_ports && word(l4 + 20) >> 31 == 1 => {
+        TunnelType::Geneve if geneve == GENEVE_WITHOUT_OPTIONS => {}
+        TunnelType::Geneve if has_logical_ports_option && word(l4 + 20) >> 31 == 1 => {
             return Some("reserved bit of the logical ports");
         }
-        TunnelType::Geneve if has_ports => {}
+        TunnelType::Geneve if has_logical_ports_option => {}
         TunnelType::Geneve => return Some("other Geneve options or flags"),
-        TunnelType::Gre | TunnelType::Nvgre if word(l4) & 0xdfff_0000 != 0 => {
+        TunnelType::Gre | TunnelType::Nvgre if word(l4) & OTHER_GRE_FLAGS != 0 => {
             return Some("GRE checksum, sequence number or reserved bits");
         }
         _ => {}
