@@ -1,7 +1,8 @@
-//! [`FreeEntries`]: the free entries of a map; and [`set`] for a table in userspace with one
-//! element for each entry of a map.
+//! [`FreeEntries`] records which entries of a BPF map are free. [`set`] writes to a table in
+//! userspace that has one element for each entry of a map.
 //!
-//! Both grow with the highest entry in use, so that large maps cost no memory until they are used.
+//! The memory of both grows with the highest entry in use. So a large map costs none until it is
+//! used.
 
 /// The free entries of a map.
 #[derive(Debug)]
@@ -15,7 +16,7 @@ pub(crate) struct FreeEntries {
 }
 
 impl FreeEntries {
-    /// Begins with all entries free, from `first` to the one before `limit`.
+    /// A map whose entries from `first` to `limit` - 1 are free.
     pub const fn new(first: u32, limit: u32) -> Self {
         Self { returned: Vec::new(), end: first, limit }
     }
@@ -32,7 +33,7 @@ impl FreeEntries {
         }
     }
 
-    /// Returns entries that are free again.
+    /// Makes these entries free again.
     pub fn release(&mut self, entries: impl IntoIterator<Item = u32>) {
         self.returned.extend(entries);
     }
@@ -54,7 +55,8 @@ impl FreeEntries {
     }
 }
 
-/// Sets the value of an entry in a table. Entries without a value are `None` or beyond its end.
+/// Sets the value of an entry in a table, which grows to its index. Entries without a value are
+/// `None` or beyond the end of the table.
 pub(crate) fn set<T>(table: &mut Vec<Option<T>>, entry: u32, value: T) -> &mut T {
     let index = entry as usize;
     if table.len() <= index {

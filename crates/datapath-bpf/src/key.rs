@@ -2,9 +2,9 @@
 //!
 //! The kernel's key (`struct weft_key`) consists of words of the [`FlowKey`], unchanged. Words that
 //! no frame has together share a place: the addresses of IPv4, IPv6 and ARP, for instance. A
-//! *shape*, which is part of the key, tells which of them is present. Two frames whose flow keys
-//! differ in a bit that the kernel's key holds therefore differ there too: either they have the
-//! same shape, and the bit is at the same place, or their shapes differ.
+//! *shape*, which is part of the key, tells which of them is present. If the flow keys of two
+//! frames differ in a bit that the kernel's key holds, then their kernel's keys differ, too: either
+//! both have the same shape, and the bit is at the same place, or their shapes differ.
 //!
 //! Two rules make the conversion of a megaflow sound:
 //!
@@ -30,7 +30,7 @@ impl Shape {
     const IP4: u64 = abi::WEFT_L3_IP4 as u64;
     const IP6: u64 = abi::WEFT_L3_IP6 as u64;
     const ARP: u64 = abi::WEFT_L3_ARP as u64;
-    /// The bits of the three above.
+    /// The bits of all three layer-3 protocols.
     const L3: u64 = Self::IP4 | Self::IP6 | Self::ARP;
     const ND: u64 = abi::WEFT_ND as u64;
     const ND_ADVERT: u64 = abi::WEFT_ND_ADVERT as u64;
@@ -52,7 +52,7 @@ impl Shape {
             nd::NEIGHBOR_ADVERTISEMENT if is_nd => Self::ND | Self::ND_ADVERT,
             _ => 0,
         };
-        // `decap.h` sets the flag of a key, or outer addresses, for every tunnel.
+        // For every tunnel packet, `bpf/decap.h` sets the outer addresses. They are not 0.
         let tunnel = if any(key, FIRST_TUNNEL_WORD..TUNNEL_END) { Self::TUNNEL } else { 0 };
         let tunnel6 = if has_word_of(key, KernelShape::Tunnel6) { Self::TUNNEL6 } else { 0 };
         Self(l3 | nd | tunnel | tunnel6)
@@ -157,11 +157,11 @@ enum KernelPosition {
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
 pub struct KernelKey([u64; WORDS]);
 
-/// A one for every bit of a kernel's key that matters.
+/// The bits of a [`KernelKey`] that a megaflow depends on.
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
 pub struct KernelMask([u64; WORDS]);
 
-/// The key of a frame; `key` comes from [`flow::extract()`](flow::extract()).
+/// Converts the flow key of a frame, as [`flow::extract()`](flow::extract()) returns it.
 impl From<&FlowKey> for KernelKey {
     fn from(key: &FlowKey) -> Self {
         let shape = Shape::of(key);
@@ -178,8 +178,8 @@ impl From<&FlowKey> for KernelKey {
     }
 }
 
-/// The bits of the ingress port in the first word of a key. The other bits are a mark in a flow
-/// key, which is 0 on arrival, and the shape in a kernel's key.
+/// The bits of the ingress port in the first word of a key. In a flow key, the other bits are the
+/// packet mark, which is 0 on arrival. In a kernel's key, they are the shape.
 const IN_PORT: u64 = (Field::InPort.all_ones() as u64) << Field::InPort.shift();
 
 macro_rules! words {
@@ -269,7 +269,7 @@ impl KernelMatch {
         Ok(Self { key: mask.apply(&KernelKey::from(key)), mask })
     }
 
-    /// The megaflow with a condition. `example` is a key that meets the condition, if one is known;
+    /// The megaflow for a condition. `example` is a key that meets the condition, if one is known;
     /// the megaflow then serves frames like it.
     ///
     /// # Errors
@@ -286,8 +286,8 @@ impl KernelMatch {
         Self { key: mask.apply(&key), mask }
     }
 
-    /// Everything that is known of the frames that the megaflow serves: the flow key of each meets
-    /// this condition, which is at least as strict as the one the megaflow was made from.
+    /// The flow key of every frame that the megaflow serves meets this condition. It is at least as
+    /// strict as the condition from which the megaflow was made.
     pub fn condition(&self) -> Match {
         let shape = Shape(self.key.0[layout::PORT]);
         let shape_bits = self.mask.0[layout::PORT] & !IN_PORT;
@@ -304,7 +304,7 @@ impl KernelMatch {
                 | KernelPosition::Absent { .. }
                 | KernelPosition::NotHeld => (0, 0),
             };
-            // The shape takes the place of the mark, which is 0 on arrival.
+            // The kernel's key has the shape in place of the packet mark, which is 0 on arrival.
             let (value, bits) =
                 if word == 0 { (value & IN_PORT, bits | !IN_PORT) } else { (value, bits) };
             key.words_mut()[word] = value;
@@ -408,8 +408,8 @@ mod tests {
                 _ => mask.add_bits(field, field.all_ones() << random.below(128)),
             }
         }
-        for word in [9, 10, 11] {
-            mask.words_mut()[word] = 0;
+        for field in [Field::TunMetadata1, Field::TunMetadata2, Field::TunMetadata3] {
+            mask.words_mut()[field.word()] = 0;
         }
         mask
     }

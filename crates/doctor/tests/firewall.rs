@@ -1,5 +1,5 @@
-//! Rules of nft and iptables on a test host. The kernel must treat tunnel packets as the doctor
-//! predicts.
+//! Installs rules of nft and iptables on a test host. The kernel must treat tunnel packets as the
+//! doctor predicts from these rules.
 
 use doctor::checks::firewall::{Firewall, FirewallOutcome, PacketDirection, TunnelPacket};
 use doctor::checks::tunnel_reception::{ReceivedTunnel, firewall};
@@ -13,7 +13,7 @@ use std::time::Duration;
 use testkit::host::{TestHost, WireEnd, pair};
 use testkit::{require_program, require_root};
 
-/// Two hosts on one link. The rules are installed on `host`.
+/// Two hosts on one link. The rules are installed on `host`, and `far` sends packets to it.
 struct Lab {
     far: TestHost,
     far_end: WireEnd,
@@ -42,6 +42,7 @@ impl Lab {
         self.run("nft", &[&lines]);
     }
 
+    /// The rules as the doctor reads them.
     fn rules(&self) -> Ruleset {
         self.host.run(Ruleset::read).expect("rules can be read")
     }
@@ -56,7 +57,7 @@ impl Lab {
         let receiver = self.host.run(|| UdpSocket::bind((here, port))).unwrap();
         receiver.set_read_timeout(Some(Duration::from_millis(200))).unwrap();
         let sender = self.far.run(|| UdpSocket::bind((far, 0))).unwrap();
-        // Can fail, because the kernel reports an earlier ICMP error at the next send.
+        // Sending can fail, because the kernel reports an earlier ICMP error at the next send.
         let _ = sender.send_to(b"tunnel", (here, port));
         receiver.recv_from(&mut [0; 16]).is_ok()
     }
@@ -67,6 +68,7 @@ impl Lab {
         Uplink { device, below: Vec::new() }
     }
 
+    /// The datagram of [`Lab::receives`], as the doctor describes it.
     fn packet(&self, v6: bool, port: u16) -> TunnelPacket {
         let ends = if v6 {
             (IpAddr::from(self.far_end.ip6), IpAddr::from(self.end.ip6))
@@ -84,6 +86,7 @@ impl Lab {
     }
 }
 
+/// The doctor's prediction for a packet.
 fn firewall_outcome(
     rules: &Ruleset,
     packet: &TunnelPacket,
@@ -294,7 +297,7 @@ fn outcome_is_open_when_it_depends_on_an_unknown_sender() {
     ));
 }
 
-/// Rules whose effect on a packet to port 4789 depends on unknown values.
+/// Rules whose effect on a packet to port 4789 depends on values that the doctor does not know.
 const OPEN: &[&str] = &[
     "table inet f { chain i { type filter hook input priority 0; meta mark & 1 == 1 drop; } }",
     "table inet f { chain i { type filter hook input priority 0; meta cpu vmap { 0 : drop, 1 : \
@@ -344,7 +347,8 @@ impl Dice {
         self.0 % sides
     }
 
-    /// A random chain that may jump to chains with higher numbers.
+    /// The rules of a random chain. It may jump only to chains with higher numbers, because loops
+    /// are not allowed.
     fn chain(&mut self, number: u32, chains: u32) -> String {
         let conditions = [
             "",

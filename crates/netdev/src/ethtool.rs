@@ -27,7 +27,7 @@ const ETH_SS_FEATURES: u32 = 4;
 const GSTRING_BYTES: usize = 32;
 /// Length of `struct ethtool_drvinfo` in 32-bit words.
 const DRVINFO_WORDS: usize = 49;
-/// No kernel has nearly as many features: a larger number is invalid.
+/// Far more features than any kernel has. A larger number is refused as malformed.
 const FEATURES_MAX: usize = 1024;
 
 /// A handle for the offload features and drivers of the namespace in which it was opened.
@@ -59,7 +59,7 @@ pub struct UnchangedFeature {
     pub name: String,
     /// The requested state.
     pub requested: bool,
-    /// Why not.
+    /// Why it was not set.
     pub reason: UnchangedReason,
 }
 
@@ -107,7 +107,8 @@ impl Ethtool {
     }
 
     /// Sets features of the device `link` in one step. Returns those that were not set as
-    /// requested. Dependent features may change too: without checksumming there is no segmentation.
+    /// requested. The kernel may also change features that depend on them: without checksumming
+    /// there is no segmentation.
     ///
     /// # Errors
     /// [`Error::is_not_found`] when the device does not exist, [`Error::is_permission`] without
@@ -233,7 +234,8 @@ impl Ethtool {
         // stop at the number of blocks in the header. GSTRINGS writes as many strings as GSSET_INFO
         // counted, a constant of the running kernel.
         let result = unsafe { libc::ioctl(self.socket.as_raw_fd(), SIOCETHTOOL, &mut request) };
-        // SFEATURES returns bits for what it could not do; the caller reads the features again.
+        // SFEATURES returns bits about features that it did not set. They are ignored, because the
+        // caller reads the features again.
         Errno::result(result)
             .map(|_| ())
             .map_err(|errno| Error::os(format!("{what} {link}"), errno))

@@ -32,8 +32,8 @@ impl LogFormat {
                 let stderr = fs::metadata("/proc/self/fd/2");
                 let stderr = stderr.map(|stderr| format!("{}:{}", stderr.dev(), stderr.ino()));
                 // JOURNAL_STREAM names the device and inode of the journal's socket. A child
-                // process inherits the variable but may have another standard error, so they are
-                // compared.
+                // process inherits the variable but may have another standard error. So standard
+                // error is the journal only if it has this device and inode.
                 match stderr.is_ok_and(|stderr| stderr == named) {
                     true => LineFormat::Journald,
                     false => LineFormat::Text,
@@ -131,8 +131,8 @@ impl LineFormat {
     }
 }
 
-/// True for the last message of a command and for panics. They are printed without time and level,
-/// as by other programs.
+/// True for the error that ends a command, and for panics. As in other programs, their line is the
+/// text alone, without time, level and fields.
 fn is_last(message: &Message) -> bool {
     [FAILED.id, PANICKED.id].contains(&message.id)
 }
@@ -147,12 +147,13 @@ fn priority(level: Level) -> u8 {
     }
 }
 
-/// `port is up port=vm1 id=port-up`
+/// The text of a message, its fields and its identifier on one line, such as
+/// `port is up port=vm1 id=port-up`. A message of [`is_last`] is its text, with its line breaks.
 fn text(message: &Message, fields: &Fields) -> String {
     if is_last(message) {
         return printable(&fields.text);
     }
-    // Names from a database must not look like further messages.
+    // A name from a database may contain a line break. Unescaped, its rest could imitate a message.
     let mut line = one_line(&fields.text);
     let all = fields.fields.iter().map(|(name, _, text)| (*name, one_line(text)));
     for (name, value) in all.chain([("id", message.id.to_owned())]) {
@@ -163,7 +164,7 @@ fn text(message: &Message, fields: &Fields) -> String {
     line
 }
 
-/// Text without control characters, on one line.
+/// Text on one line, with line breaks and control characters escaped.
 fn one_line(text: &str) -> String {
     printable(text).replace('\n', "\\n")
 }
@@ -182,7 +183,8 @@ fn printable(text: &str) -> String {
     out
 }
 
-/// An object with `time`, `level`, `id` and `message`, then the fields.
+/// A JSON object with `time`, `level`, `id` and `message`, then the fields. Leaves out a field that
+/// has one of these names.
 fn json(time: SystemTime, message: &Message, fields: &Fields) -> String {
     let mut object = Map::new();
     object.insert("time".to_owned(), Utc(time).to_string().into());

@@ -65,7 +65,8 @@ impl TestParser {
         variables.has_tunnel = false;
         variables.stripped_tag = 0;
         variables.frame_len = frame.len() as u32;
-        // The program cuts what is too long.
+        // Test runs refuse short frames. These are extended here, and the program cuts them to
+        // `frame_len`.
         let mut bytes = frame.to_vec();
         bytes.resize(frame.len().max(PARSED_LEAST), 0xa5);
         let input = ProgramInput { data_in: Some(&bytes), ..ProgramInput::default() };
@@ -85,6 +86,7 @@ impl TestParser {
     }
 }
 
+/// Converts a key of the program, word by word.
 fn key_of(key: &types::weft_key) -> KernelKey {
     let &types::weft_key { port, eth_dst, eth_src, vlan, ip, transport, .. } = key;
     let head = [port, eth_dst, eth_src, vlan, ip, transport];

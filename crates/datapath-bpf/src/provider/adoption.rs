@@ -10,21 +10,23 @@ use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 /// The pins of this process, and those that a previous process left.
 #[derive(Debug)]
 pub(super) struct Pinned {
-    /// This process's pins; dropped before the directory. `None` if pinning failed.
+    /// The pins of this process. It is dropped before `pins`, the directory of all pins. `None` if
+    /// pinning failed.
     pub(super) set: Option<Arc<PinSet>>,
     pub(super) pins: Arc<Pins>,
     previous: Mutex<Option<Arc<PreviousState>>>,
     adoption: OnceLock<Adoption>,
 }
 
-/// Result of adopting the megaflows of a previous process.
+/// The result of adopting the megaflows of a previous process.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Adoption {
     /// Megaflows of the previous process.
     pub megaflows: u64,
     /// Those that were translated again and added.
     pub adopted: u64,
-    /// Those that could not be read, because another version of weft has another map layout.
+    /// Those that could not be read, because the version of weft that made them has another map
+    /// layout.
     pub unreadable: u64,
     /// Packets dropped while no daemon ran, because no megaflow matched.
     pub missed: u64,

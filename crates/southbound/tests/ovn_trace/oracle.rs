@@ -1,4 +1,4 @@
-//! Parses the output of ovn-trace to the ports that a packet is sent to, with its headers.
+//! Parses the output of ovn-trace: the ports to which a packet is sent, and its headers at each.
 //!
 //! `--minimal` lists header changes, but does not mark where nested copies begin and end.
 //! `--summary` marks that, but has no values. Both print one tree in the same order, so the parser
@@ -31,7 +31,7 @@ pub struct Headers {
     nd_target: u128,
 }
 
-/// Readable form for messages.
+/// Prints addresses and numbers in their usual form, for the messages of tests.
 impl fmt::Debug for Headers {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { dl_src, dl_dst, dl_type, nw_src, nw_dst, nw_proto, nw_ttl, .. } = self;
@@ -113,16 +113,17 @@ impl Headers {
         self
     }
 
-    /// A neighbour solicitation.
+    /// True for a neighbour solicitation.
     pub fn is_solicitation(&self) -> bool {
         self.dl_type == IPV6 && (self.nw_proto, self.tp_src) == (58, 135)
     }
 
-    /// A TCP reset, or what may be an SCTP ABORT.
+    /// True for a TCP reset, and for every SCTP packet, which may be an ABORT.
     pub fn is_reset(&self) -> bool {
         self.nw_proto == 6 && self.tcp_flags & RST != 0 || self.nw_proto == 132
     }
 
+    /// The field that stores a symbol of OVN; `None` for registers and other symbols.
     fn place(&mut self, symbol: &str) -> Option<&mut u128> {
         Some(match symbol {
             "eth.src" => &mut self.dl_src,
@@ -143,7 +144,7 @@ impl Headers {
     }
 }
 
-/// The differences between ovn-trace and ovn-controller; weft follows ovn-controller.
+/// Differences of ovn-trace from ovn-controller. weft does as ovn-controller does.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub enum Own {
     /// A neighbour solicitation keeps the IP addresses, protocol and hop limit of the packet that
@@ -163,11 +164,11 @@ pub enum Own {
 pub struct Answer {
     /// The logical ports that the packet is sent to, with its headers, in order.
     pub outputs: Vec<(String, Headers)>,
-    /// The random choices, in order.
+    /// The members that `select` actions took at random, in order.
     pub selected: Vec<u16>,
     /// Lines with errors.
     pub errors: Vec<String>,
-    /// Corrected differences from ovn-controller.
+    /// The differences from ovn-controller that the parser has corrected.
     pub own: Vec<Own>,
 }
 
@@ -187,29 +188,36 @@ pub fn read(trace_output: &str, headers: &Headers) -> Answer {
     walk.answer
 }
 
-/// A line without its decoration.
+/// A line without indentation, and without the ` {` or `;` at its end.
 fn entry(line: &str) -> &str {
     let line = line.trim();
     line.strip_suffix(" {").or_else(|| line.strip_suffix(';')).unwrap_or(line)
 }
 
+/// The block of the summary whose lines are walked.
 #[derive(Clone, Copy, PartialEq)]
 enum Kind {
     Pipeline,
     Multicast,
 }
 
+/// The state of the parser.
 struct Walk<'t> {
+    /// The lines of the summary.
     lines: Vec<&'t str>,
+    /// The index of the next line.
     at: usize,
+    /// The entries of the minimal list.
     values: Vec<&'t str>,
+    /// The number of consumed entries.
     used: usize,
-    /// True after `reject`.
+    /// True when the previous step was `reject`.
     rejecting: bool,
     answer: Answer,
 }
 
 impl<'t> Walk<'t> {
+    /// Walks the lines up to the end of a block. `headers` are those of the packet in it.
     fn block(&mut self, headers: &mut Headers, kind: Kind) {
         while let Some(&line) = self.lines.get(self.at) {
             self.at += 1;
@@ -224,13 +232,14 @@ impl<'t> Walk<'t> {
         }
     }
 
+    /// Walks a block inside another one. `opening` is its first line, without ` {`.
     fn nested(&mut self, opening: &str, headers: &mut Headers, kind: Kind) {
         if opening.starts_with("ingress(") || opening.starts_with("multicast(") {
             let inner = if opening.starts_with("m") { Kind::Multicast } else { Kind::Pipeline };
             return self.block(&mut headers.clone(), inner);
         }
         if opening.starts_with("egress(") {
-            // The members of a group share one copy.
+            // The egress pipelines of a multicast group's members share one copy of the packet.
             return match kind {
                 Kind::Multicast => self.block(headers, Kind::Pipeline),
                 Kind::Pipeline => self.block(&mut headers.clone(), Kind::Pipeline),
@@ -307,6 +316,7 @@ impl<'t> Walk<'t> {
         }
     }
 
+    /// Applies a line of the summary that opens no block.
     fn step(&mut self, text: &str, headers: &mut Headers) {
         if text.starts_with("***") {
             self.answer.errors.push(text.to_owned());
@@ -322,7 +332,7 @@ impl<'t> Walk<'t> {
             return;
         }
         self.rejecting = text.starts_with("reject {");
-        // Nested actions are listed once as text and once step by step.
+        // The summary shows nested actions as one line of text, and then step by step.
         if text.contains('{') || text.starts_with("/*") {
             return;
         }
@@ -352,7 +362,8 @@ impl<'t> Walk<'t> {
         is_next
     }
 
-    /// Consumes the next value if it is one of `symbol`; registers have none.
+    /// Consumes the next value and stores it if it is a value of `symbol`. The minimal list has no
+    /// values of registers.
     fn assign(&mut self, symbol: &str, headers: &mut Headers) {
         let Some((to, value)) =
             self.values.get(self.used).and_then(|value| value.split_once(" = "))
@@ -366,7 +377,7 @@ impl<'t> Walk<'t> {
         }
     }
 
-    /// `push(x) -> value`, `pop(x) <- value`.
+    /// Consumes `push(x) -> value` or `pop(x) <- value`; the latter changes the packet.
     fn pushed_or_popped(&mut self, headers: &mut Headers) {
         let value = self.values.get(self.used).copied().unwrap_or_default();
         self.used += 1;

@@ -60,13 +60,13 @@ impl<'a> LinkSpec<'a> {
         Self { tx_queue_len: Some(packets), ..self }
     }
 
-    /// Makes it a port of the bridge `master`.
+    /// Makes the link a port of the bridge `master`.
     pub fn master(self, master: Ifindex) -> Self {
         Self { master: Some(master), ..self }
     }
 
-    /// Creates it in this namespace. The *underlay* of a tunnel remains the namespace of the
-    /// [`Netlink`](crate::Netlink) that creates it.
+    /// Creates the link in this namespace. A tunnel sends and receives its outer packets in the
+    /// namespace of the [`Netlink`](crate::Netlink) that creates it.
     pub fn netns(self, netns: &'a Netns) -> Self {
         Self { netns: Some(netns), ..self }
     }
@@ -117,14 +117,14 @@ pub enum LinkKind<'a> {
 pub struct VxlanSpec {
     /// The VNI; `None` for a device whose VNI and end points come with each packet (`external`).
     pub vni: Option<Vni>,
-    /// An external device drops packets of VNIs that are not in its filter, which is empty at
-    /// first.
+    /// Whether an external device drops packets whose VNI is not in its filter. The filter is empty
+    /// at first.
     pub filters_vnis: bool,
     /// The source address; also selects IPv4 or IPv6 for the socket.
     pub local: Option<IpAddr>,
     /// The destination of frames without a forwarding entry.
     pub remote: Option<IpAddr>,
-    /// UDP destination port, and the port listened on.
+    /// The UDP port to which the device sends, and on which it listens.
     pub port: u16,
     /// The range of UDP source ports for inner flows (the second one is exclusive); `None` for the
     /// kernel's default.
@@ -135,7 +135,7 @@ pub struct VxlanSpec {
     pub udp_checksum: bool,
     /// Accept (and send) zero outer UDP checksums over IPv6 (RFC 6936).
     pub udp_zero_checksum6: bool,
-    /// The outgoing link.
+    /// The link by which outer packets leave.
     pub underlay: Option<Ifindex>,
 }
 
