@@ -15,8 +15,9 @@ use testkit::{require_program, require_root};
 /// that the script leaves behind end with its process namespace.
 const ISOLATED: [&str; 6] = ["--mount", "--pid", "--fork", "--kill-child", "timeout", "120"];
 /// The first lines of a script. They make it end at the first command that fails, and print each
-/// command before it runs.
+/// command before it runs. At the end it prints the logs of daemons.
 const PREAMBLE: &str = "set -euxo pipefail
+trap 'tail --lines=50 *.log >&2 || true' EXIT
 mount -t proc proc /proc
 mkdir -p /run/netns /run/weft
 mount -t tmpfs tmpfs /run/netns
@@ -45,7 +46,7 @@ fn code_blocks(text: &str) -> Vec<(&str, &str)> {
 }
 
 /// Makes a script from the code blocks of a document, in order. TOML blocks are appended to
-/// `network.toml`.
+/// `network.toml`. Text blocks are examples of output.
 fn script(text: &str) -> String {
     let mut script = PREAMBLE.to_owned();
     for (language, block) in code_blocks(text) {
@@ -54,10 +55,26 @@ fn script(text: &str) -> String {
             "toml" => {
                 let _ = writeln!(script, "cat >>network.toml <<'END'\n{block}\n\nEND");
             }
+            "text" => {}
             other => panic!("a block of {other:?} is neither run nor read by anything"),
         }
     }
     script
+}
+
+/// A line with its numbers replaced by `#`, and with single spaces: what examples of output have in
+/// common with the output of other runs.
+fn shape(line: &str) -> String {
+    let is_number = |c: char| c.is_ascii_digit() || c == '.';
+    let mut shape = String::new();
+    for c in line.split_whitespace().collect::<Vec<_>>().join(" ").chars() {
+        match c {
+            '0'..='9' if !shape.ends_with('#') => shape.push('#'),
+            c if is_number(c) && shape.ends_with('#') => {}
+            c => shape.push(c),
+        }
+    }
+    shape
 }
 
 /// Executes the commands of a document. Returns their output and their log.
@@ -82,6 +99,11 @@ fn type_commands(name: &str) -> (String, String) {
     let printed = String::from_utf8_lossy(&output.stdout).into_owned();
     let log = String::from_utf8_lossy(&output.stderr).into_owned();
     assert!(output.status.success(), "{}\n{printed}\n{log}", output.status);
+    let shapes: Vec<_> = printed.lines().map(shape).collect();
+    let examples = code_blocks(&text).into_iter().filter(|(language, _)| *language == "text");
+    for line in examples.flat_map(|(_, block)| block.lines()).filter(|line| *line != "...") {
+        assert!(shapes.contains(&shape(line)), "docs/{name}: no line is like {line:?}\n{printed}");
+    }
     (printed, log)
 }
 
