@@ -1,7 +1,7 @@
 //! Tests of bridges (switches on one host whose flows are in the syntax of ovs-ofctl) on both
 //! datapaths, and of `weft ofctl`.
 
-use crate::common::daemon::WEFT;
+use crate::common::daemon::{WEFT, port};
 use crate::common::{Datapath, GUEST_DEVICE, Guest, Lab, PATIENCE, Setup, traffic};
 use netdev::{LinkKind, LinkSpec};
 use std::fmt::Write as _;
@@ -261,22 +261,30 @@ fn tags_are_pushed_and_popped_when_flows_of_two_bridges_say_so() {
     require_root!();
     for datapath in Datapath::BOTH {
         let [a, b] = [41, 42].map(|number| Guest::new(number, 0));
-        let wire = |name: &str, device: &str| {
+        let wire = |number: u32, name: &str, device: &str| {
             format!(
-                "[[bridge.port]]\nname = \"{name}\"\nnumber = 1\n\
+                "[[bridge.port]]\nname = \"{name}\"\nnumber = {number}\n\
                  device = {{ interface = \"{device}\" }}\n"
             )
         };
         let more = bridge_of("br0", 2, &[&a])
-            + &wire("left", "wire0")
+            + &wire(1, "left", "wire0")
+            + &wire(3, "card", "card0")
             + &bridge_of("br1", 2, &[&b])
-            + &wire("right", "wire1");
+            + &wire(1, "right", "wire1");
         let lab = lab(datapath, &more, &[("br0.flows", STUDY), ("br1.flows", STUDY)]);
         let host = &lab.hosts[0].netns;
         let peer = LinkSpec::new("wire1").mtu(1508).up();
         let spec = LinkSpec::new("wire0").mtu(1508).up();
         host.netlink().create(&spec, &LinkKind::Veth { peer }).expect("a veth can be made");
+        let card = LinkSpec::new("card0").mtu(1508).up();
+        host.netlink().create(&card, &LinkKind::Bridge).expect("a device can be made");
         let daemon = lab.start(0);
+        // A veth leads to a guest, and other devices to a network, which has no limit.
+        for (name, percent) in [(a.name.as_str(), 25), ("left", 25), ("card", 0)] {
+            let found = port(&daemon, name).slow_path.upcall_cpu_limit_percent;
+            assert_eq!(found, percent, "{datapath:?}, {name}");
+        }
         exchange(&a, &b);
         wait_until(PATIENCE, "the packets are counted", || {
             packets(&lab, "br1", "in_port=1") > COUNTED

@@ -91,6 +91,13 @@ fn guest_reaches_the_physical_network_by_a_localnet_port() {
     let (database, daemon) = start_one(&lab, &ovn, &[guest]);
     assert!(is_silent(guest, outside.ip(4)));
     add_provider(&database, &[&outside.host_device(), &second.host_device()]);
+    // Only guests are limited: many machines share a device of the physical network.
+    let limit = |device: &Guest| {
+        let ports = daemon.show().ports;
+        let port = ports.iter().find(|port| port.device.ends_with(&device.host_device()));
+        port.expect("the device has a port").slow_path.upcall_cpu_limit_percent
+    };
+    assert_eq!([guest, outside].map(limit), [25, 0]);
     exchange(guest, outside);
     traffic::broadcast(guest, outside);
     traffic::broadcast(outside, guest);

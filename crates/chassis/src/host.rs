@@ -15,7 +15,7 @@ use crate::tables::{
     ServiceMonitor, Text, TextMap, index,
 };
 use crate::writes::{self, Installed, SouthboundWriter, UnixMs};
-use datapath::config::{EndpointConfig, PortConfig, TunnelConfig};
+use datapath::config::{DeviceConfig, EndpointConfig, PortConfig, PortPeer, TunnelConfig};
 use datapath::number_pool::NumberPool;
 use flow::{DatapathKey, NamedMeter, PortNo, TunnelType};
 use ovsdb::{Atom, Replica, RowChange, Session, Table, Transaction, Uuid};
@@ -414,6 +414,11 @@ impl Host {
                 name: interface.name.to_string(),
                 logical_switch: interface.bridge.to_string(),
                 device: device.clone(),
+                // Of a provider bridge.
+                peer: match device {
+                    DeviceConfig::Interface { mtu: None, .. } => PortPeer::Network,
+                    _ => PortPeer::Guest,
+                },
             });
             if let Some(name) = &interface.logical_port {
                 let switch = switch_of(&program, *port).unwrap_or_default();

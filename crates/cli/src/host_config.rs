@@ -5,7 +5,7 @@ use crate::host_numbers::{EndpointName, HostNumbers, PortName};
 use anyhow::{Context, Result, bail};
 use datapath::config::{
     Config, DeviceConfig, EndpointConfig, GuestConfig, LinkConfig, MAX_PORT, PUNT_LIMIT,
-    PortConfig, TunnelConfig, UPCALL_CPU_PERCENT, Underlay, Workers,
+    PortConfig, PortPeer, TunnelConfig, UPCALL_CPU_PERCENT, Underlay, Workers,
 };
 use datapath::number_pool::NumberPool;
 use datapath::solicit::SolicitLimits;
@@ -173,6 +173,7 @@ pub fn port_config(
         name: port.name.clone(),
         logical_switch: switch.name.clone(),
         device: device_config(device, switch.mtu, (Some(port.mac), &port.addresses)),
+        peer: PortPeer::Guest,
     }
 }
 
@@ -182,6 +183,10 @@ fn bridge_port_config(number: PortNo, bridge: &Bridge, port: &BridgePort) -> Por
         name: port.name.clone(),
         logical_switch: bridge.name.clone(),
         device: device_config(&port.device, bridge.mtu, (port.mac, &port.addresses)),
+        peer: match &port.device {
+            Device::Interface { .. } => PortPeer::ByDevice,
+            Device::Tap { .. } | Device::Vm { .. } => PortPeer::Guest,
+        },
     }
 }
 

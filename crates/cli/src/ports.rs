@@ -10,7 +10,7 @@ use datapath::stats::{Drops, PortStats, Snapshot};
 /// RX counts packets received from the guest, TX packets sent to it. A super-packet counts as one
 /// packet. UPCALLS are packets without a cached flow that the switch has decided about, and UPCALL
 /// CPU the processor time for them since the daemon started. LIMIT is the most that they may take,
-/// in percent of one processor. PUNTED are packets that eBPF programs have handed to the daemon,
+/// in percent of one processor; a port that leads to a physical network has none. PUNTED are packets that eBPF programs have handed to the daemon,
 /// and PUNT CPU the time for those of them that had a cached flow. `weft show` also shows the
 /// uplink.
 #[derive(clap::Args)]
@@ -73,7 +73,10 @@ fn table(ports: &[PortStats]) -> Table {
             slow.punted.to_string(),
             seconds(slow.upcall_cpu_ns),
             seconds(slow.punted_cpu_ns),
-            format!("{} %", slow.upcall_cpu_limit_percent),
+            match slow.upcall_cpu_limit_percent {
+                0 => "none".to_owned(),
+                percent => format!("{percent} %"),
+            },
             drops(&port.drops),
         ]);
     }

@@ -314,7 +314,7 @@ mod tests {
     use crate::megaflows::Megaflows;
     use crate::object::LoadedObject;
     use crate::ports::Ports;
-    use datapath::config::{DeviceConfig, PortConfig};
+    use datapath::config::{DeviceConfig, PortConfig, PortPeer};
     use datapath::megaflow::Megaflow;
     use flow::{Action, EntropySeed};
     use netdev::{Link, LinkKind, LinkSpec};
@@ -330,7 +330,8 @@ mod tests {
 
     fn port(number: u32, device: DeviceConfig) -> PortConfig {
         let (name, logical_switch) = (format!("p{number}"), "blue".to_owned());
-        PortConfig { port: PortNo(number), name, logical_switch, device }
+        let peer = PortPeer::Guest;
+        PortConfig { port: PortNo(number), name, logical_switch, device, peer }
     }
 
     fn bridge(host: &TestHost, name: &str) -> Link {

@@ -14,11 +14,12 @@ use super::punting_programs::PuntingPrograms;
 use super::receive::Receiver;
 use super::resolve::{self, ResolveScope, Resolver};
 use super::transmit::{Sender, SourcePorts};
+use super::upcall_queue::UpcallQueues;
 use super::uplink::{UplinkNeeds, UplinkSockets};
 use super::uplink_watch::{UplinkState, UplinkWatch};
 use super::{SetupError, TICK, WorkerEvent};
 use datapath::DatapathError;
-use datapath::config::{Config, PortConfig, TunnelConfig, Underlay};
+use datapath::config::{Config, PortConfig, PortPeer, TunnelConfig, Underlay};
 use flow::{EndpointId, PortNo};
 use netdev::epoll::{Epoll, EpollEvents, Waker};
 use netdev::tap::Tap;
@@ -58,6 +59,7 @@ pub(super) struct Control {
     underlay: Arc<Underlay>,
     workers: Vec<Mailbox>,
     closer: DeviceCloser,
+    upcalls: Arc<UpcallQueues>,
     pub(super) log_meters: Arc<LogMeters>,
 }
 
@@ -67,6 +69,7 @@ impl Control {
         uplink: Ifindex,
         punt: Option<Punt>,
         closer: DeviceCloser,
+        upcalls: Arc<UpcallQueues>,
     ) -> Result<Self, Error> {
         let netlink = Netlink::open()?;
         let programs = punt.map(PuntingPrograms::new);
@@ -77,6 +80,9 @@ impl Control {
         let path_mtus = PathMtuDiscovery::new(first..first + u32::from(count));
         let mut watch = UplinkWatch::new(config, uplink);
         watch.observe(Some(&netlink.link_by_index(uplink)?));
+        for port in &config.ports {
+            upcalls.budgets.add(port.port, port.peer != PortPeer::Network);
+        }
         let ports = config.ports.iter().map(|port| (port.port, Port::new(port.clone())));
         Ok(Self {
             ports: ports.collect(),
@@ -93,6 +99,7 @@ impl Control {
             underlay: Arc::default(),
             workers: Vec::new(),
             closer,
+            upcalls,
             log_meters: Arc::new(LogMeters::new(Instant::now())),
         })
     }
@@ -182,6 +189,7 @@ impl Control {
         if self.ports.contains_key(&port) {
             return Err(DatapathError::PortTaken(port));
         }
+        self.upcalls.budgets.add(port, config.peer != PortPeer::Network);
         self.ports.insert(port, Port::new(config));
         self.open_port(port);
         Ok(())
@@ -192,6 +200,13 @@ impl Control {
             return Ok(());
         }
         self.with_programs(|programs| programs.port(port, None));
+        let closed = self.close_port(port);
+        self.upcalls.budgets.remove(port);
+        closed
+    }
+
+    /// Has the workers forget a port, and closes its device.
+    fn close_port(&self, port: PortNo) -> Result<(), DatapathError> {
         for worker in &self.workers {
             if let Some(device) = worker.ask(|reply| Request::RemovePort(port, reply))? {
                 self.closer.close(device)?;
@@ -403,8 +418,13 @@ impl Control {
         let mode = self.programs.as_ref().map_or(DeviceMode::Receive, |programs| {
             DeviceMode::SendOnly { udp_segmentation: programs.udp_segmentation }
         });
-        let opened = self.ports.get_mut(&port).and_then(|port| port.try_open(count, mode));
-        let (queues, link) = opened?;
+        let known = self.ports.get_mut(&port)?;
+        let (queues, link) = known.try_open(count, mode)?;
+        let peer = known.config.peer;
+        if let Some(link) = &link {
+            let is_limited = !peer.is_network(link.kind.as_deref());
+            self.upcalls.budgets.set_limited(port, is_limited);
+        }
         for (worker, device) in self.workers.iter().zip(queues) {
             // Fails only for a worker that has ended.
             let _ = worker.send(Request::AttachDevice(port, device));

@@ -8,12 +8,12 @@
 //! Programs in front of this datapath are asked to refuse misses of a port in debt, because reading
 //! punted packets takes processor time too.
 //!
-//! Only ports of guests are limited. Behind a tunnel's port there are many hosts, and one of them
-//! could use up the budget of the others.
+//! Only ports of guests are limited. Behind the port of a tunnel there are many hosts, and so there
+//! are behind a device that leads to a physical network. One of them could use up the budget of the
+//! others. Such devices are measured nevertheless.
 
 use super::fast_path::FastPath;
 use ahash::HashMap;
-use datapath::config::MAX_PORT;
 use datapath::cpu_meter::PortWork;
 use datapath::stats::SlowPathStats;
 use flow::{DropReason, PortNo};
@@ -46,7 +46,7 @@ pub(super) enum WorkKind {
     },
 }
 
-/// The budgets of all ports. Any thread charges, each for its own work.
+/// The budgets of the ports that have a device. Any thread charges, each for its own work.
 #[derive(Debug)]
 pub(super) struct CpuBudgets {
     percent: AtomicU32,
@@ -57,6 +57,7 @@ pub(super) struct CpuBudgets {
 /// The budget of a port and what was done for it.
 #[derive(Clone, Copy, Debug)]
 struct Account {
+    is_limited: bool,
     upcalls: u64,
     upcall_cpu: Duration,
     punted: u64,
@@ -72,8 +73,9 @@ struct Account {
 }
 
 impl Account {
-    fn new(now: Instant) -> Self {
+    fn new(is_limited: bool, now: Instant) -> Self {
         Self {
+            is_limited,
             upcalls: 0,
             upcall_cpu: Duration::ZERO,
             punted: 0,
@@ -129,11 +131,6 @@ fn nanoseconds(time: Duration) -> i64 {
     i64::try_from(time.as_nanos()).unwrap_or(i64::MAX)
 }
 
-/// True for the ports of guests.
-fn is_limited(port: PortNo) -> bool {
-    (1..=MAX_PORT.0).contains(&port.0)
-}
-
 impl CpuBudgets {
     /// Budgets of `percent` of a processor. `programs` refuse misses of ports in debt.
     pub(super) fn new(percent: u32, programs: Option<Arc<dyn FastPath>>) -> Self {
@@ -149,15 +146,27 @@ impl CpuBudgets {
         self.percent.load(Ordering::Relaxed)
     }
 
-    /// Charges ports for work until `now`.
+    /// Opens the account of a new port.
+    pub(super) fn add(&self, port: PortNo, is_limited: bool) {
+        self.lock().insert(port, Account::new(is_limited, Instant::now()));
+    }
+
+    /// Changes whether a port is limited.
+    pub(super) fn set_limited(&self, port: PortNo, is_limited: bool) {
+        if let Some(account) = self.lock().get_mut(&port) {
+            account.is_limited = is_limited;
+        }
+    }
+
+    /// Charges ports for work until `now`. Tunnels, and ports that were removed, have no account.
     pub(super) fn charge(&self, work: &[PortWork], kind: WorkKind, now: Instant) {
         let percent = self.percent();
         let mut pauses = Vec::new();
         let mut accounts = self.lock();
         for work in work {
-            let account = accounts.entry(work.port).or_insert_with(|| Account::new(now));
+            let Some(account) = accounts.get_mut(&work.port) else { continue };
             let cpu = account.add(work, kind);
-            if !is_limited(work.port) {
+            if !account.is_limited {
                 continue;
             }
             account.refill(percent, now);
@@ -180,7 +189,7 @@ impl CpuBudgets {
     pub(super) fn debt(&self, port: PortNo, now: Instant) -> Option<Duration> {
         let percent = self.percent();
         let mut accounts = self.lock();
-        let account = accounts.get_mut(&port).filter(|_| is_limited(port))?;
+        let account = accounts.get_mut(&port).filter(|account| account.is_limited)?;
         account.refill(percent, now);
         account.debt(percent)
     }
@@ -203,12 +212,11 @@ impl CpuBudgets {
         let done = accounts.get(&port).map(|account| SlowPathStats {
             upcalls: account.upcalls,
             upcall_cpu_ns: ns(account.upcall_cpu),
-            upcall_cpu_limit_percent: limit,
+            upcall_cpu_limit_percent: if account.is_limited { limit } else { 0 },
             punted: account.punted,
             punted_cpu_ns: ns(account.punted_cpu),
         });
-        let idle = SlowPathStats { upcall_cpu_limit_percent: limit, ..SlowPathStats::default() };
-        done.unwrap_or(idle)
+        done.unwrap_or_default()
     }
 
     /// Forgets a port that was removed.
@@ -233,9 +241,16 @@ mod tests {
         PortWork { port, packets: 4, misses: 1, cpu }
     }
 
+    /// Budgets with one limited port, whose account was opened at the returned time or before.
+    fn budgets(percent: u32) -> (CpuBudgets, Instant) {
+        let budgets = CpuBudgets::new(percent, None);
+        budgets.add(PORT, true);
+        (budgets, Instant::now())
+    }
+
     #[test]
     fn port_is_in_debt_until_its_share_has_paid_what_it_has_used() {
-        let (budgets, start) = (CpuBudgets::new(25, None), Instant::now());
+        let (budgets, start) = budgets(25);
         budgets.charge(&[work(PORT, BURST)], WorkKind::Upcalls, start);
         assert_eq!(budgets.debt(PORT, start), None);
         assert_eq!(budgets.refusal(PORT, start), DropReason::UpcallQueueFull);
@@ -252,7 +267,7 @@ mod tests {
 
     #[test]
     fn use_over_a_long_time_is_at_most_the_share() {
-        let (budgets, start) = (CpuBudgets::new(10, None), Instant::now());
+        let (budgets, start) = budgets(10);
         let mut used = Duration::ZERO;
         for at in 0..10_000 {
             let now = start + at * MS;
@@ -266,21 +281,39 @@ mod tests {
     }
 
     #[test]
-    fn debt_has_a_limit_and_tunnels_have_no_debt() {
-        let (budgets, start) = (CpuBudgets::new(25, None), Instant::now());
+    fn debt_has_a_limit_and_ports_that_lead_to_a_network_have_no_debt() {
+        let (budgets, start) = budgets(25);
         let hour = Duration::from_secs(3600);
         budgets.charge(&[work(PORT, hour)], WorkKind::Upcalls, start);
         assert_eq!(budgets.debt(PORT, start), Some(MAX_DEBT));
-        for port in [PortNo(0), PortNo(MAX_PORT.0 + 1)] {
-            budgets.charge(&[work(port, hour)], WorkKind::Upcalls, start);
-            assert_eq!(budgets.debt(port, start), None);
-            assert_eq!(budgets.stats(port).upcalls, 4);
+        let network = PortNo(2);
+        budgets.add(network, false);
+        budgets.charge(&[work(network, hour)], WorkKind::Upcalls, start);
+        assert_eq!(budgets.debt(network, start), None);
+        assert_eq!(budgets.refusal(network, start), DropReason::UpcallQueueFull);
+        let found = budgets.stats(network);
+        assert_eq!((found.upcalls, found.upcall_cpu_limit_percent), (4, 0));
+        budgets.set_limited(network, true);
+        budgets.charge(&[work(network, hour)], WorkKind::Upcalls, start);
+        assert_eq!(budgets.debt(network, start), Some(MAX_DEBT));
+    }
+
+    #[test]
+    fn tunnels_and_removed_ports_have_no_account() {
+        let (budgets, start) = budgets(25);
+        let tunnel = PortNo(0x1_0000);
+        budgets.remove(PORT);
+        for port in [tunnel, PORT] {
+            budgets.charge(&[work(port, 10 * BURST)], WorkKind::Upcalls, start);
+            assert_eq!((budgets.debt(port, start), budgets.stats(port).upcalls), (None, 0));
         }
+        budgets.add(PORT, true);
+        assert_eq!(budgets.debt(PORT, start), None, "a new port owes nothing of an earlier one");
     }
 
     #[test]
     fn only_misses_among_punted_packets_are_charged() {
-        let (budgets, start) = (CpuBudgets::new(25, None), Instant::now());
+        let (budgets, start) = budgets(25);
         budgets.charge(&[work(PORT, 400 * MS)], WorkKind::Punted { batches: 3 }, start);
         assert_eq!(budgets.debt(PORT, start), None);
         let found = budgets.stats(PORT);
@@ -292,7 +325,7 @@ mod tests {
 
     #[test]
     fn changed_share_applies_to_what_is_owed() {
-        let (budgets, start) = (CpuBudgets::new(25, None), Instant::now());
+        let (budgets, start) = budgets(25);
         budgets.charge(&[work(PORT, BURST + 5 * MS)], WorkKind::Upcalls, start);
         budgets.set_percent(100);
         assert_eq!(budgets.debt(PORT, start), Some(5 * MS));

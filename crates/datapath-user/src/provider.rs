@@ -113,11 +113,12 @@ impl UserDatapath {
         let seed = punt.as_ref().map_or_else(EntropySeed::random, |punt| punt.entropy);
         let programs = punt.as_ref().map(|punt| Arc::clone(&punt.fast_path));
         let budgets = CpuBudgets::new(config.upcall_cpu_percent, programs);
-        let mut control = Control::open(&config, ifindex, punt, DeviceCloser::start()?)?;
+        let upcalls = Arc::new(UpcallQueues::new(config.upcalls, budgets));
+        let (closer, queues) = (DeviceCloser::start()?, Arc::clone(&upcalls));
+        let mut control = Control::open(&config, ifindex, punt, closer, queues)?;
         let (sender, worker_events) = channel();
         let event_sender = WorkerEventSender { sender, waker: Arc::new(Waker::new()?) };
         let control_waker = Arc::clone(&event_sender.waker);
-        let upcalls = Arc::new(UpcallQueues::new(config.upcalls, budgets));
         let meters = Arc::new(TokenBuckets::default());
         let named_meters = Arc::<NamedMeters>::default();
         let tracker = Arc::new(Tracker::new(config.conntrack.clone()));
@@ -223,9 +224,7 @@ impl Datapath for UserDatapath {
     }
 
     fn remove_port(&self, port: PortNo) -> Result<(), DatapathError> {
-        let removed = control::lock(&self.control).remove_port(port);
-        self.upcalls.budgets.remove(port);
-        removed
+        control::lock(&self.control).remove_port(port)
     }
 
     fn set_underlay(&self, underlay: Underlay) -> Result<(), DatapathError> {

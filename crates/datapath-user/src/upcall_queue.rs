@@ -240,7 +240,9 @@ mod tests {
 
     /// Queues whose ports may use a quarter of a processor.
     fn new_queues(limits: UpcallLimits) -> UpcallQueues {
-        UpcallQueues::new(limits, CpuBudgets::new(25, None))
+        let budgets = CpuBudgets::new(25, None);
+        (1..=3).for_each(|port| budgets.add(PortNo(port), true));
+        UpcallQueues::new(limits, budgets)
     }
 
     fn upcall(port: u32, len: usize) -> Upcall {

@@ -40,7 +40,8 @@ pub struct Config {
     /// With eBPF programs: how many punted frames of one port may wait for the user datapath. A
     /// frame counts once for each begun 8 KiB or 16 segments, whichever is more.
     pub punt_limit: u32,
-    /// The most processor time for the upcalls of each guest's port, in percent of one processor.
+    /// The most processor time for the upcalls of each guest's port ([`PortPeer`]), in percent of
+    /// one processor.
     pub upcall_cpu_percent: u32,
     /// How often logical routers ask for neighbours; each forwarding thread has these limits.
     pub solicit: SolicitLimits,
@@ -169,6 +170,34 @@ pub struct PortConfig {
     pub logical_switch: String,
     /// Its device.
     pub device: DeviceConfig,
+    /// Who sends frames to it.
+    pub peer: PortPeer,
+}
+
+/// Who sends frames to a port. The processor time for upcalls is limited only for guests: one
+/// machine of a network could use up the share of all others.
+#[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
+pub enum PortPeer {
+    /// A guest, or machines behind it.
+    #[default]
+    Guest,
+    /// A physical network with many machines.
+    Network,
+    /// A guest if the device is a veth or a TAP, and a network otherwise.
+    ByDevice,
+}
+
+impl PortPeer {
+    /// True for a network. `kind` is the kind of the device as the kernel names it; `None` for
+    /// hardware.
+    #[must_use]
+    pub fn is_network(self, kind: Option<&str>) -> bool {
+        match self {
+            Self::Guest => false,
+            Self::Network => true,
+            Self::ByDevice => !matches!(kind, Some("veth" | "tun" | "netkit" | "macvtap")),
+        }
+    }
 }
 
 /// The device of a VIF.
@@ -236,6 +265,21 @@ impl std::fmt::Display for DeviceConfig {
             Self::Tap { name, guest: None, .. } => write!(f, "tap {name}"),
             Self::Vm { name, .. } => write!(f, "vm {name}"),
             Self::Interface { name, .. } => write!(f, "interface {name}"),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn device_of_a_bridge_leads_to_a_guest_if_it_is_a_veth_or_a_tap() {
+        for (kind, is_network) in
+            [(None, true), (Some("bond"), true), (Some("vlan"), true), (Some("veth"), false)]
+        {
+            assert_eq!(PortPeer::ByDevice.is_network(kind), is_network, "{kind:?}");
+            assert!(PortPeer::Network.is_network(kind) && !PortPeer::Guest.is_network(kind));
         }
     }
 }

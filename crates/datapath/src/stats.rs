@@ -231,7 +231,8 @@ pub struct SlowPathStats {
     /// The processor time for upcalls, in nanoseconds: translation, megaflows, and what forwarding
     /// threads do for packets without a megaflow.
     pub upcall_cpu_ns: u64,
-    /// The most processor time for upcalls, in percent of one processor.
+    /// The most processor time for upcalls, in percent of one processor; 0 for a port without
+    /// limit.
     pub upcall_cpu_limit_percent: u32,
     /// Packets that eBPF programs have punted.
     pub punted: u64,

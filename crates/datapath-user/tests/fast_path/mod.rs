@@ -5,8 +5,8 @@ mod frames;
 mod ports;
 
 use datapath::config::{
-    Config, DeviceConfig, GuestConfig, PUNT_LIMIT, PortConfig, UPCALL_CPU_PERCENT, Underlay,
-    Workers,
+    Config, DeviceConfig, GuestConfig, PUNT_LIMIT, PortConfig, PortPeer, UPCALL_CPU_PERCENT,
+    Underlay, Workers,
 };
 use datapath::solicit::SolicitLimits;
 use datapath::{Datapath, upcall::UpcallLimits};
@@ -107,6 +107,7 @@ fn guest_port(number: u8, guest: &Netns) -> PortConfig {
             }),
             mtu: MTU,
         },
+        peer: PortPeer::Guest,
     }
 }
 

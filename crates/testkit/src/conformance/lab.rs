@@ -5,8 +5,8 @@ use super::reference::{ObservedFrame, is_of_host};
 use super::{Ability, BASE, PORTS, Provider, UPLINK, links, tunnel_port};
 use crate::host::{TestHost, wait_until};
 use datapath::config::{
-    Config, DeviceConfig, EndpointConfig, PUNT_LIMIT, PortConfig, TunnelConfig, UPCALL_CPU_PERCENT,
-    Underlay, Workers,
+    Config, DeviceConfig, EndpointConfig, PUNT_LIMIT, PortConfig, PortPeer, TunnelConfig,
+    UPCALL_CPU_PERCENT, Underlay, Workers,
 };
 use datapath::solicit::SolicitLimits;
 use datapath::upcall::{Upcall, UpcallLimits};
@@ -288,6 +288,7 @@ pub(super) fn port_config(port: PortNo) -> PortConfig {
         name: name(port),
         logical_switch: "conformance".to_owned(),
         device: DeviceConfig::Interface { name: name(port), mtu: Some(MTU as u16) },
+        peer: PortPeer::Guest,
     }
 }
 

@@ -77,10 +77,14 @@ pub const PORTS: &[Family] = &[
     gauge(
         "weft_port_upcall_cpu_limit",
         &["port"],
-        "The most processors that packets of the port without a megaflow may use.",
+        "The most processors that packets of the port without a megaflow may use. A port that leads \
+         to a physical network has no limit.",
         |of, to| {
             for port in &of.show.ports {
                 let percent = port.slow_path.upcall_cpu_limit_percent;
+                if percent == 0 {
+                    continue;
+                }
                 to.add_fraction(&[&port.name], f64::from(percent) / 100.0);
             }
         },
