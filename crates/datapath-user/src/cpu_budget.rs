@@ -105,16 +105,19 @@ impl Account {
         for_upcalls
     }
 
+    /// Adds the inflow. A debt that a larger share would have paid in [`MAX_DEBT`] is reduced to
+    /// what this one pays in that time.
     fn refill(&mut self, percent: u32, now: Instant) {
         let elapsed = nanoseconds(now.saturating_duration_since(self.filled));
         let inflow = elapsed.saturating_mul(percent.into()) / 100;
-        self.balance_ns = self.balance_ns.saturating_add(inflow).min(nanoseconds(BURST));
+        let balance = self.balance_ns.saturating_add(inflow);
+        self.balance_ns = balance.clamp(least_balance(percent), nanoseconds(BURST));
         self.filled = self.filled.max(now);
     }
 
     fn spend(&mut self, cpu: Duration, percent: u32, now: Instant) {
-        let least = nanoseconds(MAX_DEBT).saturating_mul(percent.into()) / 100;
-        self.balance_ns = self.balance_ns.saturating_sub(nanoseconds(cpu)).max(-least);
+        let balance = self.balance_ns.saturating_sub(nanoseconds(cpu));
+        self.balance_ns = balance.max(least_balance(percent));
         if self.balance_ns < 0 {
             self.in_debt = Some(now);
         }
@@ -129,6 +132,11 @@ impl Account {
 
 fn nanoseconds(time: Duration) -> i64 {
     i64::try_from(time.as_nanos()).unwrap_or(i64::MAX)
+}
+
+/// The balance that takes [`MAX_DEBT`] to pay.
+fn least_balance(percent: u32) -> i64 {
+    -(nanoseconds(MAX_DEBT).saturating_mul(percent.into()) / 100)
 }
 
 impl CpuBudgets {
@@ -329,5 +337,14 @@ mod tests {
         budgets.charge(&[work(PORT, BURST + 5 * MS)], WorkKind::Upcalls, start);
         budgets.set_percent(100);
         assert_eq!(budgets.debt(PORT, start), Some(5 * MS));
+    }
+
+    #[test]
+    fn debt_has_its_limit_when_the_share_becomes_smaller() {
+        let (budgets, start) = budgets(6400);
+        budgets.charge(&[work(PORT, Duration::from_secs(3600))], WorkKind::Upcalls, start);
+        budgets.set_percent(1);
+        assert_eq!(budgets.debt(PORT, start), Some(MAX_DEBT));
+        assert_eq!(budgets.debt(PORT, start + MAX_DEBT), None);
     }
 }

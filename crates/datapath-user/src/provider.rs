@@ -327,7 +327,7 @@ impl Datapath for UserDatapath {
     }
 
     fn set_upcall_cpu_percent(&self, percent: u32) {
-        self.upcalls.budgets.set_percent(percent);
+        self.upcalls.set_percent(percent);
     }
 
     fn charge_upcalls(&self, work: &[PortWork]) {

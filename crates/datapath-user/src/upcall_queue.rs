@@ -96,6 +96,13 @@ impl QueueTable {
         });
         in_debt.iter().map(|(until, _)| until.saturating_duration_since(now)).min()
     }
+
+    /// Gives ports in debt a turn at once if `is_one` says so. If they are still in debt then, they
+    /// wait again.
+    fn recall(&mut self, is_one: impl Fn(PortNo) -> bool) {
+        let recalled = self.in_debt.extract_if(.., |(_, port)| is_one(*port));
+        self.turns.extend(recalled.map(|(_, port)| port));
+    }
 }
 
 impl UpcallQueues {
@@ -109,6 +116,14 @@ impl UpcallQueues {
             lengths: Histogram::new(QUEUE_LENGTHS),
             waits: Histogram::default(),
         }
+    }
+
+    /// Changes the processor time that each port may use. Ports in debt get a turn at once, because
+    /// their debts take another time now.
+    pub(super) fn set_percent(&self, percent: u32) {
+        self.budgets.set_percent(percent);
+        self.lock().recall(|_| true);
+        self.ready.notify_one();
     }
 
     /// The limits of each port's queue.
@@ -375,6 +390,21 @@ mod tests {
         let lens: Vec<usize> = expired.iter().map(|upcall| upcall.packet.len()).collect();
         assert_eq!((out.len(), lens), (0, vec![60]));
         assert_eq!(queues.stats().waiting, 1);
+    }
+
+    #[test]
+    fn port_in_debt_gets_its_turn_at_once_when_its_share_becomes_larger() {
+        let queues = new_queues(UpcallLimits::default());
+        push(&queues, [upcall(1, 60)]);
+        put_in_debt(&queues, 1, Duration::from_millis(400));
+        assert_eq!(take(&queues, 10), [0_u32; 0]);
+        // 1.6 s become 6 ms.
+        queues.set_percent(6400);
+        let (begin, mut out) = (Instant::now(), Vec::new());
+        while out.is_empty() {
+            assert!(queues.take(10, Duration::from_secs(20), &mut out, &mut Vec::new()));
+        }
+        assert!(out.len() == 1 && begin.elapsed() < Duration::from_secs(1));
     }
 
     #[test]
