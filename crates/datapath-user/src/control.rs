@@ -201,7 +201,7 @@ impl Control {
         }
         self.with_programs(|programs| programs.port(port, None));
         let closed = self.close_port(port);
-        self.upcalls.budgets.remove(port);
+        self.upcalls.forget(port);
         closed
     }
 

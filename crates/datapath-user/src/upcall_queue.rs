@@ -126,6 +126,14 @@ impl UpcallQueues {
         self.ready.notify_one();
     }
 
+    /// Forgets the budget of a port that was removed. What waits in its queue gets its turn at once:
+    /// later, another port may have the number.
+    pub(super) fn forget(&self, port: PortNo) {
+        self.budgets.remove(port);
+        self.lock().recall(|other| other == port);
+        self.ready.notify_one();
+    }
+
     /// The limits of each port's queue.
     pub(super) const fn limits(&self) -> UpcallLimits {
         self.limits
@@ -405,6 +413,19 @@ mod tests {
             assert!(queues.take(10, Duration::from_secs(20), &mut out, &mut Vec::new()));
         }
         assert!(out.len() == 1 && begin.elapsed() < Duration::from_secs(1));
+    }
+
+    #[test]
+    fn upcalls_of_a_removed_port_do_not_wait_for_the_end_of_its_debt() {
+        let queues = new_queues(UpcallLimits::default());
+        push(&queues, [upcall(1, 60), upcall(1, 60), upcall(2, 60)]);
+        for port in [1, 2] {
+            put_in_debt(&queues, port, Duration::from_secs(1));
+        }
+        assert_eq!(take(&queues, 10), [0_u32; 0]);
+        queues.forget(PortNo(1));
+        assert_eq!(take(&queues, 10), [1, 1]);
+        assert_eq!(queues.stats().waiting, 1);
     }
 
     #[test]
