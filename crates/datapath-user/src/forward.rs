@@ -276,8 +276,7 @@ impl Forwarder {
         self.backlog = None;
         let (out, upcalls) = (&mut self.out, &self.upcalls);
         upcalls.push(&mut self.misses, |upcall| {
-            // Other upcalls do not have the packet, or only a copy for the controller.
-            if upcall.reason == UpcallReason::Miss {
+            if let Some(upcall) = upcalls.discard(upcall) {
                 let reason = upcalls.budgets.refusal(upcall.port, Instant::now());
                 out.begin(upcall.port, None);
                 out.dropped(reason, &upcall.packet);

@@ -22,7 +22,7 @@ use datapath::stats::{
     ConnectionStats, LogStats, PortStats, PrivilegeStats, Snapshot, UplinkStats, drops,
 };
 use datapath::tracker::Tracker;
-use datapath::upcall::{Answer, Upcall, UpcallReason, WorkerId};
+use datapath::upcall::{Answer, Upcall, WorkerId};
 use datapath::watch::{CapturedFrame, DroppedPacket, WatchReceiver};
 use datapath::{Cursor, Datapath, DatapathError, DumpCursor, DumpPage};
 use flow::{
@@ -311,19 +311,17 @@ impl Datapath for UserDatapath {
     fn upcalls(&self, most: usize, timeout: Duration, out: &mut Vec<Upcall>) -> bool {
         let mut expired = Vec::new();
         let goes_on = self.upcalls.take(most, timeout, out, &mut expired);
-        expired.retain(|upcall| upcall.reason == UpcallReason::Miss);
-        if expired.is_empty() {
-            return goes_on;
-        }
         // The workers count drops and show them to observers.
         let actions: Arc<[Action]> = Arc::new([Action::Drop(DropReason::UpcallBudget)]);
-        let answers = expired.into_iter().map(|upcall| Answer {
+        let misses = expired.into_iter().filter_map(|upcall| self.upcalls.discard(upcall));
+        let answers = misses.map(|upcall| Answer {
             upcall,
             actions: Arc::clone(&actions),
             megaflow: None,
             decided_by: None,
         });
-        goes_on && self.answer(answers.collect()).is_ok()
+        let answers: Vec<Answer> = answers.collect();
+        goes_on && (answers.is_empty() || self.answer(answers).is_ok())
     }
 
     fn set_upcall_cpu_percent(&self, percent: u32) {

@@ -8,10 +8,11 @@ use super::cpu_budget::{CpuBudgets, MAX_DEBT};
 use ahash::HashMap;
 use datapath::histogram::{Histogram, QUEUE_LENGTHS};
 use datapath::stats::UpcallStats;
-use datapath::upcall::{Upcall, UpcallLimits};
+use datapath::upcall::{Upcall, UpcallLimits, UpcallReason};
 use flow::PortNo;
 use packet::{PacketBuf, segment_count};
 use std::collections::VecDeque;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -56,6 +57,7 @@ pub(super) struct UpcallQueues {
     ready: Condvar,
     lengths: Histogram,
     waits: Histogram,
+    copies_lost: AtomicU64,
 }
 
 #[derive(Debug, Default)]
@@ -115,6 +117,7 @@ impl UpcallQueues {
             ready: Condvar::new(),
             lengths: Histogram::new(QUEUE_LENGTHS),
             waits: Histogram::default(),
+            copies_lost: AtomicU64::new(0),
         }
     }
 
@@ -153,7 +156,22 @@ impl UpcallQueues {
             port_limit: self.limits.packets as u64,
             queue_lengths: self.lengths.counts(),
             waits_ns: self.waits.counts(),
+            copies_lost: self.copies_lost.load(Ordering::Relaxed),
         }
+    }
+
+    /// Discards an upcall that was refused or has expired. Returns it if it is a packet without a
+    /// megaflow, which the caller must count as dropped. Copies for the controller are counted here.
+    /// Other upcalls have no packet: a later packet proposes the same.
+    pub(super) fn discard(&self, upcall: Upcall) -> Option<Upcall> {
+        match upcall.reason {
+            UpcallReason::Miss => return Some(upcall),
+            UpcallReason::Controller => {
+                self.copies_lost.fetch_add(1, Ordering::Relaxed);
+            }
+            UpcallReason::Fuse(_) => {}
+        }
+        None
     }
 
     /// Queues and drains `upcalls`. Those whose queue is full are passed to `refused`.
@@ -256,7 +274,7 @@ mod tests {
     use super::*;
     use crate::cpu_budget::WorkKind;
     use datapath::cpu_meter::PortWork;
-    use datapath::upcall::{UpcallReason, WorkerId};
+    use datapath::upcall::WorkerId;
     use flow::FlowKey;
     use packet::{Gso, GsoKind};
     use std::sync::Arc;
@@ -413,6 +431,16 @@ mod tests {
             assert!(queues.take(10, Duration::from_secs(20), &mut out, &mut Vec::new()));
         }
         assert!(out.len() == 1 && begin.elapsed() < Duration::from_secs(1));
+    }
+
+    #[test]
+    fn discarded_copies_for_the_controller_are_counted() {
+        let queues = new_queues(UpcallLimits::default());
+        let of = |reason| Upcall { reason, ..upcall(1, 60) };
+        assert!(queues.discard(of(UpcallReason::Miss)).is_some());
+        assert!(queues.discard(of(UpcallReason::Controller)).is_none());
+        assert!(queues.discard(of(UpcallReason::Fuse(Box::default()))).is_none());
+        assert_eq!(queues.stats().copies_lost, 1);
     }
 
     #[test]

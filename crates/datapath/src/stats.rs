@@ -89,6 +89,10 @@ pub struct UpcallStats {
     pub queue_lengths: HistogramCounts,
     /// How long packets have waited for a thread of the switch, in nanoseconds.
     pub waits_ns: HistogramCounts,
+    /// Copies of packets for the controller that found no room in the queue of their port, or
+    /// waited there too long.
+    #[serde(default)]
+    pub copies_lost: u64,
 }
 
 /// How full a map of the eBPF programs is.

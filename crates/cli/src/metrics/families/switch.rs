@@ -149,8 +149,9 @@ pub const UPCALLS: &[Family] = &[
     counter(
         "weft_controller_copies_lost",
         &[],
-        "Copies of packets for the controller that were dropped, because its queue was full.",
-        |of, to| to.add(&[], of.switch.controller_lost),
+        "Copies of packets for the controller that were dropped, because its queue or the upcall queue \
+         of their port was full, or because they waited too long.",
+        |of, to| to.add(&[], of.switch.controller_lost + of.show.upcalls.copies_lost),
     ),
     counter(
         "weft_path_probes_received",
