@@ -6,7 +6,7 @@ use crate::held::{HoldResult, only_solicits, unknown};
 use crate::origin::{MaskNo, NewOrigin, RefusedEvents};
 use crate::probe::arrived;
 use crate::records::{Deciseconds, InsertResult, Records};
-use datapath::cpu_meter::CpuMeter;
+use datapath::cpu_meter::{CpuMeter, PortWork};
 use datapath::megaflow::{Megaflow, MegaflowId};
 use datapath::provider::DatapathError;
 use datapath::upcall::{Answer, Upcall, UpcallReason, WorkerId};
@@ -148,8 +148,8 @@ impl Engine {
         if records.is_superseded(published.number) {
             // A newer program came into force meanwhile. It decides about these packets.
             drop(records);
-            self.datapath.charge_upcalls(meter.finish());
             upcalls.extend(decided.into_iter().map(|(upcall, _)| upcall));
+            self.datapath.charge_upcalls(&without(meter.finish(), upcalls));
             return self.handle(upcalls, now);
         }
         for (upcall, at) in &decided {
@@ -348,6 +348,13 @@ impl Engine {
         candidate.flows.iter().for_each(|flow| flow.counters.add(packets, bytes));
         None
     }
+}
+
+/// What was done, without counting packets that will be handled again. The time for them counts.
+fn without(work: &[PortWork], repeated: &[Upcall]) -> Vec<PortWork> {
+    let again = |port| repeated.iter().filter(|upcall| upcall.port == port).count() as u32;
+    let once = |work: &PortWork| work.packets.saturating_sub(again(work.port));
+    work.iter().map(|work| PortWork { packets: once(work), ..*work }).collect()
 }
 
 /// Whether a packet is ARP, a neighbour solicitation or a neighbour advertisement.

@@ -4,6 +4,7 @@ use crate::guests::{add, switch};
 use crate::{Rig, program, udp};
 use pipeline::Direction;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 use switch::{Config, Limits};
 
@@ -75,6 +76,7 @@ fn packet_is_translated_again_when_its_program_is_withdrawn_meanwhile() {
     assert_eq!(rig.send(1, &udp(1, 2, PORTS)), (vec![3], true));
     assert_eq!(rig.send(1, &udp(1, 2, PORTS)), (vec![3], false));
     assert_eq!(rig.engine.stats().upcalls, 1, "it counts once");
+    assert_eq!(rig.fake.charged.load(Ordering::Relaxed), 1, "its port is charged for one packet");
 }
 
 #[test]

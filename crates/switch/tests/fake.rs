@@ -2,6 +2,7 @@
 //! threads. A datapath with 0 workers accepts every call and does nothing.
 
 use datapath::config::{PortConfig, Underlay};
+use datapath::cpu_meter::PortWork;
 use datapath::megaflow::{Megaflow, MegaflowId, Usage};
 use datapath::stats::Snapshot;
 use datapath::upcall::{Answer, Upcall, UpcallReason, WorkerId};
@@ -24,6 +25,8 @@ pub struct Fake {
     /// The output ports of packets, in order.
     pub sent: Mutex<Vec<PortNo>>,
     pub now_ms: AtomicU64,
+    /// The packets that ports were charged for.
+    pub charged: AtomicU64,
     /// Runs once, at the next call of `now_ms`.
     pub at_clock: Mutex<Option<Hook>>,
     pub stopped: AtomicBool,
@@ -52,6 +55,7 @@ impl Fake {
             queue: Mutex::default(),
             sent: Mutex::default(),
             now_ms: AtomicU64::new(1000),
+            charged: AtomicU64::new(0),
             at_clock: Mutex::default(),
             stopped: AtomicBool::new(false),
         })
@@ -218,6 +222,11 @@ impl Datapath for Fake {
             std::thread::sleep(Duration::from_millis(1));
         }
         !self.stopped.load(Ordering::Relaxed)
+    }
+
+    fn charge_upcalls(&self, work: &[PortWork]) {
+        let packets: u32 = work.iter().map(|work| work.packets).sum();
+        self.charged.fetch_add(packets.into(), Ordering::Relaxed);
     }
 
     fn answer(&self, answers: Vec<Answer>) -> Result<(), DatapathError> {
