@@ -7,7 +7,8 @@
 //! guest's packets the treatment of another's.
 //!
 //! Each sweep checks the next megaflows, so all of them are checked in turn. It checks so many that
-//! a round takes [`ROUND`], but stops when it has used its share of a processor ([`SHARE`]).
+//! a round takes [`ROUND`], but stops when it has used its share of a processor ([`SHARE`]). It
+//! checks one in any case.
 
 use crate::engine::{Engine, PublishedProgram, lock};
 use crate::fusions::translate_megaflow;
@@ -20,7 +21,7 @@ use std::collections::HashSet;
 use std::fmt;
 use std::time::{Duration, Instant};
 
-/// Megaflows checked at a time, and at least in each sweep.
+/// Megaflows read from the datapath at a time.
 const CHECKED: usize = 64;
 /// The time in which all megaflows are checked, if [`SHARE`] suffices.
 const ROUND: Duration = Duration::from_secs(30);
@@ -132,8 +133,7 @@ impl Engine {
         // because each page costs the workers that hold its megaflows.
         let pages = (all as f64 * share / CHECKED as f64).ceil() as usize;
         for _ in 0..pages.max(1) {
-            self.check_next(published)?;
-            let is_round_over = lock(&self.self_check).in_round == 0;
+            let is_round_over = self.check_next(published, end)?;
             if is_round_over || Instant::now() >= end {
                 break;
             }
@@ -141,13 +141,16 @@ impl Engine {
         Ok(())
     }
 
-    /// Checks the megaflows of the next page.
-    fn check_next(&self, published: &PublishedProgram) -> Result<(), DatapathError> {
+    /// Checks the megaflows of the next page until `end`, and at least one of them. Returns whether
+    /// the round is over.
+    fn check_next(
+        &self,
+        published: &PublishedProgram,
+        end: Instant,
+    ) -> Result<bool, DatapathError> {
         let mut check = lock(&self.self_check);
         let from = check.at;
-        let (held, next) = self.datapath.dump(from, CHECKED)?;
-        check.advance(held.len(), next);
-        self.counters.self_checks.add(held.len());
+        let (held, mut next) = self.datapath.dump(from, CHECKED)?;
         let held: Vec<(Megaflow, FlowKey)> = held
             .into_iter()
             .map(|(megaflow, _)| {
@@ -156,19 +159,32 @@ impl Engine {
             })
             .collect();
         let damaged = self.damaged(&held)?;
-        let suspects: Vec<(Megaflow, FlowKey)> = {
+        let (all, mut checked, mut suspects) = (held.len(), 0, Vec::new());
+        {
             let learned = self.learned();
-            let is_suspect = |(megaflow, packet): &(Megaflow, FlowKey)| {
-                damaged.contains(&megaflow.id)
-                    || fault_of(&published.program, &*learned, megaflow, (packet, false)).is_some()
-            };
-            held.into_iter().filter(is_suspect).collect()
-        };
+            for (megaflow, packet) in held {
+                let is_damaged = damaged.contains(&megaflow.id);
+                let fault = || fault_of(&published.program, &*learned, &megaflow, (&packet, false));
+                if is_damaged || fault().is_some() {
+                    suspects.push((megaflow, packet));
+                }
+                checked += 1;
+                if Instant::now() >= end {
+                    break;
+                }
+            }
+        }
+        if checked < all {
+            // The next sweep goes on behind the last one that was checked.
+            (_, next) = self.datapath.dump(from, checked)?;
+        }
+        check.advance(checked, next);
+        self.counters.self_checks.add(checked);
         drop(check);
         if !suspects.is_empty() {
             self.delete_wrong(published, from, suspects)?;
         }
-        Ok(())
+        Ok(next.is_none())
     }
 
     fn damaged(&self, held: &[(Megaflow, FlowKey)]) -> Result<HashSet<MegaflowId>, DatapathError> {

@@ -29,6 +29,8 @@ pub struct Fake {
     pub charged: AtomicU64,
     /// Runs once, at the next call of `now_ms`.
     pub at_clock: Mutex<Option<Hook>>,
+    /// How long a dump takes.
+    pub dump_time: Mutex<Duration>,
     pub stopped: AtomicBool,
 }
 
@@ -57,6 +59,7 @@ impl Fake {
             now_ms: AtomicU64::new(1000),
             charged: AtomicU64::new(0),
             at_clock: Mutex::default(),
+            dump_time: Mutex::default(),
             stopped: AtomicBool::new(false),
         })
     }
@@ -199,6 +202,7 @@ impl Datapath for Fake {
         from: DumpCursor,
         most: usize,
     ) -> Result<DumpPage<(Megaflow, Usage)>, DatapathError> {
+        std::thread::sleep(*self.dump_time.lock().unwrap());
         Ok(self.portion(from, |cache, at, out| cache.dump(at, most, out)))
     }
 

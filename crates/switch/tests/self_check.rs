@@ -9,6 +9,9 @@ use switch::{Config, Limits, SwitchStats};
 const PORTS: (u16, u16) = (1000, 2000);
 const FLOWS: &str = "udp,tp_dst=2000,actions=output:2\nudp,tp_dst=2001,actions=drop\n";
 
+/// A flow that makes a megaflow for each source port.
+const ONE_PER_FLOW: &str = "udp,actions=move:NXM_OF_UDP_SRC[]->NXM_NX_REG0[0..15],output:2\n";
+
 /// A switch with two megaflows in both workers.
 fn rig() -> Rig {
     let rig = Rig::with_workers(2, program(FLOWS), &Config::default());
@@ -77,16 +80,47 @@ fn all_megaflows_are_checked_in_half_a_minute() {
     const MEGAFLOWS: u16 = 1000;
     let revalidate = Duration::from_secs(10);
     let limits = Limits { revalidate, ..Limits::default() };
-    let rig = Rig::new(
-        program("udp,actions=move:NXM_OF_UDP_SRC[]->NXM_NX_REG0[0..15],output:2\n"),
-        &Config { limits, ..Config::default() },
-    );
+    let rig = Rig::new(program(ONE_PER_FLOW), &Config { limits, ..Config::default() });
     for port in 0..MEGAFLOWS {
         rig.send(1, &udp(1, 2, (port, 2000)));
     }
     (0..3).for_each(|_| rig.sweep());
     let stats = rig.engine.stats();
     assert_eq!((stats.megaflows, stats.self_checks), (MEGAFLOWS.into(), MEGAFLOWS.into()));
+}
+
+#[test]
+fn check_ends_within_a_page_when_its_time_is_over_and_goes_on_there() {
+    let limits = Limits { revalidate: Duration::from_secs(1), ..Limits::default() };
+    let rig = Rig::new(program(ONE_PER_FLOW), &Config { limits, ..Config::default() });
+    for port in 0..3 {
+        rig.send(1, &udp(1, 2, (port, 2000)));
+    }
+    {
+        let (megaflow, _) = rig.fake.megaflows().pop().expect("there are three");
+        let wrong = Megaflow { actions: [Action::Output(PortNo(3))].into(), ..megaflow };
+        let mut cache = rig.fake.caches[0].lock().unwrap();
+        cache.delete(wrong.id).expect("the worker has it");
+        cache.put(&wrong).unwrap();
+    }
+    // A check may take 10 ms.
+    *rig.fake.dump_time.lock().unwrap() = Duration::from_millis(11);
+    for checked in 1..=3 {
+        rig.sweep();
+        assert_eq!(rig.engine.stats().self_checks, checked);
+    }
+    assert_eq!(rig.engine.stats().self_check_faults, 1);
+}
+
+#[test]
+fn sweep_goes_on_when_the_first_worker_has_no_megaflows() {
+    let limits = Limits { revalidate: Duration::from_secs(10), ..Limits::default() };
+    let rig = Rig::with_workers(2, program(ONE_PER_FLOW), &Config { limits, ..Config::default() });
+    for port in 0..300 {
+        rig.send_at(1, 1, &udp(1, 2, (port, 2000)));
+    }
+    rig.sweep();
+    assert!(rig.engine.stats().self_checks > 0);
 }
 
 #[test]
