@@ -10,13 +10,14 @@
 //! an end point whose path MTU a router has reported. If one arrives, the report is not believed
 //! any more. With routers of different MTU on parallel paths, both may be right: flows on the
 //! narrow one lose a packet then, and get another report. So the time between two such checks
-//! doubles.
+//! doubles. A round begins with up to [`CHECKS`] of them, so that they do not wait for other probes
+//! and take at most half of the time.
 //!
 //! The network file must have `path_probes = true`. A host that runs no weft answers no probe, so
 //! nothing is found out about its path. It is asked again after [`SILENCE`].
 
 use super::deployment::Deployment;
-use super::probe::{Probes, is_gre};
+use super::probe::{PathProber, Probes, is_gre};
 use datapath::config::EndpointConfig;
 use datapath::stats::EndpointStats;
 use flow::{Carrier, EndpointId};
@@ -34,6 +35,8 @@ const ENDPOINTS_OF_A_ROUND: usize = 1000;
 const INTERVAL: Duration = Duration::from_secs(5);
 /// The maximum number of end points that are probed in one round.
 const MOST: usize = 16;
+/// How many of them are checks of what routers have reported.
+const CHECKS: usize = 8;
 /// The number of lost probes after which a path counts as a black hole (MAX_PROBES of RFC 8899,
 /// section 5.1.2). Each is sent twice.
 const CONFIRMATIONS: usize = 3;
@@ -57,12 +60,25 @@ struct PathState {
     raise: Option<Instant>,
     /// When a report of a router was checked, and when the next one may be checked.
     checks: Option<(Instant, Instant)>,
+    /// Until when it is left alone, because it has not answered.
+    silent_until: Option<Instant>,
 }
 
 impl PathState {
+    fn new(remote: IpAddr, now: Instant) -> Self {
+        Self { remote, sent: 0, next: now, raise: None, checks: None, silent_until: None }
+    }
+
     /// Whether a report of a router may be checked now.
     fn may_check(&self, now: Instant) -> bool {
-        self.checks.is_none_or(|(_, next)| now >= next)
+        let starts = [self.checks.map(|(_, next)| next), self.silent_until];
+        starts.into_iter().flatten().all(|start| now >= start)
+    }
+
+    /// Notes that a probe has ended now, and whether any reply came.
+    fn probed(&mut self, now: Instant, is_answered: bool) {
+        self.silent_until = (!is_answered).then_some(now + SILENCE);
+        self.next = now + if is_answered { INTERVAL } else { SILENCE };
     }
 
     /// Notes a check that has ended now.
@@ -128,25 +144,28 @@ fn round(
     let known: HashMap<(&str, IpAddr, IpAddr), &EndpointStats> =
         stats.iter().map(|end| ((end.tunnel.as_str(), end.local, end.remote), end)).collect();
     let now = Instant::now();
-    let mut due: Vec<(Instant, &EndpointConfig, &EndpointStats)> = Vec::new();
+    let (mut checks, mut others) = (Vec::new(), Vec::new());
     for end in ends.iter().filter(|end| is_probed(end)) {
         let name = (end.spec.tunnel.name(), end.local, end.remote);
         let Some(stats) = known.get(&name) else { continue };
         // The counter includes probes. They are subtracted, so that probes do not make an idle
         // tunnel look used.
         let sent = stats.tx.packets.saturating_sub(probes.sent_to(end.id));
-        let new = PathState { remote: end.remote, sent: 0, next: now, raise: None, checks: None };
-        let state = states.entry(end.id).or_insert(new);
-        let is_due = now >= state.next || (is_reported(stats) && state.may_check(now));
-        if sent != state.sent && is_due {
-            state.sent = sent;
-            due.push((state.next, end, stats));
+        let state = states.entry(end.id).or_insert_with(|| PathState::new(end.remote, now));
+        if sent == state.sent {
+            continue;
+        }
+        if is_reported(stats) && state.may_check(now) {
+            let due = state.checks.map(|(_, next)| next);
+            checks.push((due, (end, stats, sent, true)));
+        } else if now >= state.next {
+            others.push((state.next, (end, stats, sent, false)));
         }
     }
-    due.sort_unstable_by_key(|(next, ..)| *next);
-    for (_, end, stats) in due.into_iter().take(MOST) {
+    for (end, stats, sent, is_check) in choose(checks, others) {
         let Some(state) = states.get_mut(&end.id) else { continue };
-        if is_reported(stats) && state.may_check(Instant::now()) {
+        state.sent = sent;
+        if is_check {
             check_report(probes, deployment, end, state);
             continue;
         }
@@ -154,7 +173,7 @@ fn round(
         let must_search = state.raise.is_some_and(|raise| Instant::now() >= raise);
         let outcome = probe(probes, deployment, end, path_mtu, must_search);
         let now = Instant::now();
-        state.next = now + if outcome == Outcome::Silent { SILENCE } else { INTERVAL };
+        state.probed(now, outcome != Outcome::Silent);
         let found = match outcome {
             Outcome::BlackHole(mtu) => mtu,
             Outcome::Arrives if must_search => end.spec.path_mtu_bytes,
@@ -165,6 +184,15 @@ fn round(
         // Fails only when the datapath has stopped.
         let _ = probes.datapath().set_probed_path_mtu(end.id, found);
     }
+}
+
+/// The end points of one round: first those whose reports are checked, then the others. Those that
+/// have waited longest come first.
+fn choose<T>(mut checks: Vec<(Option<Instant>, T)>, mut others: Vec<(Instant, T)>) -> Vec<T> {
+    checks.sort_by_key(|(due, _)| *due);
+    others.sort_by_key(|(due, _)| *due);
+    let checks = checks.into_iter().map(|(_, end)| end).take(CHECKS);
+    checks.chain(others.into_iter().map(|(_, end)| end)).take(MOST).collect()
 }
 
 /// Whether a router has reported the path MTU in use.
@@ -180,8 +208,11 @@ fn check_report(
     state: &mut PathState,
 ) {
     let configured = end.spec.path_mtu_bytes;
-    let (arrives, _) = probes.with_prober(deployment, end, |prober| prober.arrives(configured));
-    state.checked(Instant::now());
+    let measure = |prober: &mut PathProber<'_>| prober.arrives(configured);
+    let (arrives, is_answered) = probes.with_prober(deployment, end, measure);
+    let now = Instant::now();
+    state.checked(now);
+    state.probed(now, is_answered);
     if arrives {
         // Fails only when the datapath has stopped.
         let _ = probes.datapath().set_probed_path_mtu(end.id, configured);
@@ -227,7 +258,7 @@ mod tests {
     fn time_between_checks_of_reports_doubles_and_starts_again_after_a_pause() {
         let remote = IpAddr::from([192, 0, 2, 2]);
         let start = Instant::now();
-        let mut state = PathState { remote, sent: 0, next: start, raise: None, checks: None };
+        let mut state = PathState::new(remote, start);
         let mut now = start;
         for expected_s in [5, 10, 20, 40, 80, 160, 320, 320] {
             assert!(state.may_check(now));
@@ -238,5 +269,34 @@ mod tests {
         now += MAX_CHECK_INTERVAL;
         state.checked(now);
         assert!(state.may_check(now + INTERVAL));
+    }
+
+    #[test]
+    fn silent_host_is_left_alone_and_an_answer_ends_that() {
+        let start = Instant::now();
+        let mut state = PathState::new(IpAddr::from([192, 0, 2, 2]), start);
+        state.checked(start);
+        state.probed(start, false);
+        let later = start + SILENCE;
+        assert!(!state.may_check(later - INTERVAL) && state.next == later);
+        assert!(state.may_check(later));
+        state.probed(later, true);
+        assert!(state.may_check(later) && state.next == later + INTERVAL);
+    }
+
+    #[test]
+    fn reports_are_checked_first_and_take_half_of_a_round_at_most() {
+        let start = Instant::now();
+        let at = |seconds| start + Duration::from_secs(seconds);
+        let checks = |count| (0..count).map(|n| (Some(at(n)), n)).rev().collect::<Vec<_>>();
+        let others = |count| (0..count).map(|n| (at(n), 100 + n)).rev().collect::<Vec<_>>();
+        assert_eq!(choose(checks(2), others(3)), [0, 1, 100, 101, 102]);
+        let both: Vec<u64> = (0..8).chain(100..108).collect();
+        assert_eq!(choose(checks(100), others(100)), both);
+        assert_eq!(choose(checks(0), others(100)).len(), MOST);
+        // One that was never checked comes first.
+        let mut many = checks(100);
+        many.push((None, 200));
+        assert_eq!(choose(many, Vec::new())[0], 200);
     }
 }
