@@ -5,7 +5,9 @@
 //!
 //! - Its meter: the one that the `log` action names, or else one of its own for each ACL name.
 //!   OVN defines the rates of meters ([`LogMeters::set`]). Others have the default rate.
-//! - The total of the datapath. It bounds the log of a host that has many ACLs.
+//! - The total of the datapath. It bounds the log of a host that has many ACLs. It has two parts.
+//!   Each meter can have up to the default rate of the first part. Records beyond that compete for
+//!   the second one. So a meter with a high rate does not suppress the records of others.
 //!
 //! All workers share the meters. Suppressed records are counted.
 
@@ -16,9 +18,11 @@ use flow::{LogRecord, NamedMeter};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-/// The rate and burst of each meter that has no other.
+/// The rate and burst of each meter that has no other, and of what other meters get before they
+/// compete with each other.
 const METER: LogRate = LogRate { records_per_s: 10, burst: 20 };
-/// The rate and burst of all meters together.
+/// The rate and burst of all meters together: of their records up to [`METER`], and as much again
+/// of those beyond it.
 const TOTAL: LogRate = LogRate { records_per_s: 100, burst: 200 };
 /// Idle meters are removed when there are this many. [`TOTAL`] lets far fewer of the default rate
 /// be busy at once.
@@ -41,9 +45,28 @@ impl LogRate {
 
 #[derive(Debug)]
 struct LogMeter {
-    bucket: TimeBucket,
+    buckets: MeterBuckets,
     /// Records suppressed since the last report.
     suppressed: u64,
+}
+
+/// The buckets of one meter.
+#[derive(Clone, Copy, Debug)]
+struct MeterBuckets {
+    /// That of its own rate.
+    own: TimeBucket,
+    /// That of [`METER`].
+    kept: TimeBucket,
+}
+
+impl MeterBuckets {
+    fn full(now: Instant) -> Self {
+        Self { own: TimeBucket::full(now), kept: TimeBucket::full(now) }
+    }
+
+    fn are_full(self, now: Instant) -> bool {
+        self.own.is_full(now) && self.kept.is_full(now)
+    }
 }
 
 /// Records that were suppressed since the last report.
@@ -65,7 +88,9 @@ struct MeterTable {
     meters: [HashMap<String, LogMeter>; 2],
     /// The meters with a rate of their own.
     rates: HashMap<String, NamedMeter>,
-    total: TimeBucket,
+    /// Of all meters: for records up to [`METER`], and for those beyond it.
+    kept: TimeBucket,
+    beyond: TimeBucket,
     /// Records suppressed since the start.
     suppressed: u64,
     /// The value of `suppressed` at the last report.
@@ -78,7 +103,8 @@ impl LogMeters {
         Self(Mutex::new(MeterTable {
             meters: Default::default(),
             rates: HashMap::default(),
-            total: TimeBucket::full(now),
+            kept: TimeBucket::full(now),
+            beyond: TimeBucket::full(now),
             suppressed: 0,
             reported: 0,
             next_report: now,
@@ -133,26 +159,33 @@ impl MeterTable {
         let name = record.meter.as_deref().unwrap_or(&record.name);
         let meters = &mut self.meters[usize::from(record.meter.is_some())];
         let known = meters.get_mut(name);
-        let bucket = known.as_ref().map_or(TimeBucket::full(now), |meter| meter.bucket);
-        let bucket = match rate {
-            Some(meter) => named_meter::take(meter, bucket, len, now),
-            None => METER.take(bucket, now),
+        let mut buckets = known.as_ref().map_or(MeterBuckets::full(now), |meter| meter.buckets);
+        let own = match rate {
+            Some(meter) => named_meter::take(meter, buckets.own, len, now),
+            None => METER.take(buckets.own, now),
         };
-        let (Some(bucket), Some(total)) = (bucket, TOTAL.take(self.total, now)) else {
-            self.suppressed += 1;
-            if let Some(meter) = known {
-                meter.suppressed += 1;
+        let kept = METER.take(buckets.kept, now).zip(TOTAL.take(self.kept, now));
+        let beyond = TOTAL.take(self.beyond, now);
+        match (own, kept, beyond) {
+            (Some(own), Some((kept, total)), _) => {
+                (buckets, self.kept) = (MeterBuckets { own, kept }, total);
             }
-            return false;
-        };
-        self.total = total;
+            (Some(own), None, Some(beyond)) => (buckets.own, self.beyond) = (own, beyond),
+            _ => {
+                self.suppressed += 1;
+                if let Some(meter) = known {
+                    meter.suppressed += 1;
+                }
+                return false;
+            }
+        }
         match known {
-            Some(meter) => meter.bucket = bucket,
+            Some(meter) => meter.buckets = buckets,
             None => {
                 if meters.len() >= MAX_METERS {
-                    meters.retain(|_, meter| !meter.bucket.is_full(now));
+                    meters.retain(|_, meter| !meter.buckets.are_full(now));
                 }
-                meters.insert(name.to_owned(), LogMeter { bucket, suppressed: 0 });
+                meters.insert(name.to_owned(), LogMeter { buckets, suppressed: 0 });
             }
         }
         true
@@ -252,8 +285,22 @@ mod tests {
             count += records.iter().rev().filter(|record| meters.admit(record, 125, now)).count();
             count += records.iter().filter(|record| meters.admit(record, 125, now)).count();
         }
-        assert!(count <= 200 + 29 * 100, "{count}");
+        assert!(count <= 2 * (200 + 29 * 100), "{count}");
         assert!(meters.state().meters[0].len() <= MAX_METERS);
+    }
+
+    #[test]
+    fn meter_with_a_high_rate_leaves_the_records_of_others_alone() {
+        let start = Instant::now();
+        let meters = LogMeters::new(start);
+        let (unit, burst) = (MeterUnit::Packets, 100_000);
+        meters.set(&[NamedMeter { name: "greedy".to_owned(), unit, rate: 100_000, burst }]);
+        let records = [record("a", Some("greedy")), record("b", None), record("c", Some("modest"))];
+        let count = passed(&meters, start, 10, &records);
+        assert!((118..=120).contains(&count[1]), "{count:?}");
+        assert!((118..=120).contains(&count[2]), "{count:?}");
+        // What is kept for it, and all that lies beyond.
+        assert!((1310..=1320).contains(&count[0]), "{count:?}");
     }
 
     #[test]
