@@ -16,7 +16,9 @@
 use super::fast_path::{ResolvedNextHop, RouteChange};
 use datapath::config::{EndpointConfig, Underlay};
 use flow::{Carrier, EndpointId, NextHop};
-use netdev::{Error, Ifindex, Monitor, Neighbour, NeighbourState, Netlink, NetlinkEvent};
+use netdev::{
+    Error, Ifindex, Monitor, Neighbour, NeighbourState, Netlink, NetlinkEvent, RoutePath,
+};
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::net::IpAddr;
 use std::os::fd::{AsFd, BorrowedFd};
@@ -68,6 +70,25 @@ fn targets(
         let EndpointConfig { id, local, remote, .. } = *endpoint;
         ResolveTarget { id, local, remote, next_hop: None, hop: None, is_read: false }
     })
+}
+
+/// The next hop of the route to `remote`; `None` without a route over the uplink.
+///
+/// # Errors
+/// The route is not known: the kernel had no memory for its answer, or a link has just vanished.
+fn next_hop(
+    path: Result<RoutePath, Error>,
+    remote: IpAddr,
+    uplink: Ifindex,
+) -> Result<Option<IpAddr>, Error> {
+    match path {
+        Ok(path) => {
+            let leaves = path.oif == uplink && !path.local;
+            Ok(leaves.then(|| path.gateway.unwrap_or(remote)))
+        }
+        Err(error) if error.is_unreachable() => Ok(None),
+        Err(error) => Err(error),
+    }
 }
 
 /// A next hop and the end points behind it.
@@ -242,8 +263,17 @@ impl Resolver {
             self.stale -= 1;
             let index = self.cursor;
             self.cursor = (index + 1) % self.targets.len();
-            let next_hop = self.next_hop(&self.targets[index]);
-            self.set_next_hop(index, next_hop);
+            let target = &self.targets[index];
+            let path = self.netlink.route_get(target.remote, Some(target.local));
+            match next_hop(path, target.remote, self.uplink) {
+                Ok(next_hop) => self.set_next_hop(index, next_hop),
+                // What was known stays in force: the error says nothing about the route.
+                Err(error) => messages::log!(
+                    ROUTES_NOT_READ,
+                    remote = %target.remote,
+                    "cannot read the route to an end point, will retry: {error}"
+                ),
+            }
         }
     }
 
@@ -279,12 +309,6 @@ impl Resolver {
             entry.hop
         });
         self.set_target_hop(index, hop);
-    }
-
-    fn next_hop(&self, target: &ResolveTarget) -> Option<IpAddr> {
-        let path = self.netlink.route_get(target.remote, Some(target.local)).ok()?;
-        let leaves = path.oif == self.uplink && !path.local;
-        leaves.then(|| path.gateway.unwrap_or(target.remote))
     }
 
     fn set_target_hop(&mut self, index: usize, hop: Option<NextHop>) {
@@ -421,6 +445,34 @@ impl Resolver {
         let is_open = |entry: &NextHopEntry| entry.confirm || entry.hop.is_none();
         if self.stale > 0 || self.next_hops.values().any(is_open) {
             self.run_batch();
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn next_hop_is_none_without_a_route_over_the_uplink_and_unknown_after_other_errors() {
+        let remote = IpAddr::from([192, 0, 2, 2]);
+        let path =
+            RoutePath { oif: Ifindex(3), source: None, gateway: None, mtu: 1500, local: false };
+        assert_eq!(next_hop(Ok(path), remote, Ifindex(3)).unwrap(), Some(remote));
+        assert_eq!(next_hop(Ok(path), remote, Ifindex(4)).unwrap(), None);
+        let local = RoutePath { local: true, ..path };
+        assert_eq!(next_hop(Ok(local), remote, Ifindex(3)).unwrap(), None);
+        let failed = |errno: i32| {
+            let source = std::io::Error::from_raw_os_error(errno);
+            Error::Os { what: "find the route".into(), source }
+        };
+        // ENETUNREACH, and EINVAL of a blackhole route.
+        for errno in [101, 22] {
+            assert_eq!(next_hop(Err(failed(errno)), remote, Ifindex(3)).unwrap(), None);
+        }
+        // ENOBUFS, and ENODEV of a link that has vanished.
+        for errno in [105, 19] {
+            assert!(next_hop(Err(failed(errno)), remote, Ifindex(3)).is_err());
         }
     }
 }

@@ -326,8 +326,8 @@ messages! {
         "Neighbours cannot be read, so tunnels may find no next hop.",
         "Report it if it repeats.";
     ROUTES_NOT_READ: WARN, "routes-not-read",
-        "Notifications about routes and neighbours cannot be read. The daemon reads all \
-         again.",
+        "A route, or notifications about routes and neighbours, cannot be read. The daemon keeps what \
+         it knows, and reads it again.",
         "Report it if it repeats.";
     REVERSE_PATH_FAILS: WARN, "reverse-path-fails",
         "The route to an end point does not lead over the uplink, so authenticate = reverse-path \

@@ -105,6 +105,14 @@ impl Error {
             || matches!(self.errno(), Some(libc::ENOENT | libc::ENODEV | libc::ENXIO | libc::ESRCH))
     }
 
+    /// True when the kernel has no route to a destination: none matches, or the one that does is
+    /// of the type `unreachable`, `prohibit` (EACCES) or `blackhole` (EINVAL). The kernel also
+    /// returns EINVAL for a source address that the host does not have.
+    pub fn is_unreachable(&self) -> bool {
+        let errnos = [libc::ENETUNREACH, libc::EHOSTUNREACH, libc::EACCES, libc::EINVAL];
+        self.errno().is_some_and(|errno| errnos.contains(&errno))
+    }
+
     /// True when the caller lacks a capability.
     pub fn is_permission(&self) -> bool {
         matches!(self.errno(), Some(libc::EPERM | libc::EACCES))
