@@ -98,6 +98,8 @@ fn guest_reaches_the_physical_network_by_a_localnet_port() {
         port.expect("the device has a port").slow_path.upcall_cpu_limit_percent
     };
     assert_eq!([guest, outside].map(limit), [25, 0]);
+    database.vsctl("set open . external_ids:weft-upcall-cpu-percent=400");
+    wait_until(PATIENCE, "the limit changes", || [guest, outside].map(limit) == [400, 0]);
     exchange(guest, outside);
     traffic::broadcast(guest, outside);
     traffic::broadcast(outside, guest);

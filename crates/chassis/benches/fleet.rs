@@ -261,6 +261,7 @@ impl Fleet {
                 monitor_all,
                 probe_interval: Some(Duration::from_secs(60)),
                 announce_interval: None,
+                upcall_cpu_percent: None,
                 tls: None,
             };
             let mut config = Config::new("OVN_Southbound", settings.remotes.clone());

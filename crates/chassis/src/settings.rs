@@ -42,6 +42,9 @@ pub struct Settings {
     /// `garp-max-timeout-sec`: the longest interval between announcements of addresses, which are
     /// then repeated forever; `None` if they end after five.
     pub announce_interval: Option<Duration>,
+    /// `weft-upcall-cpu-percent`: the most processor time for the upcalls of each guest's port, in
+    /// percent of one processor; `None` for weft's default.
+    pub upcall_cpu_percent: Option<u32>,
     /// The files of TLS, for `ssl:` remotes.
     pub tls: Option<TlsPaths>,
 }
@@ -139,6 +142,8 @@ impl Settings {
         let probe_interval = Duration::from_millis(probe_ms.unwrap_or(5000));
         let announce_s = text("garp-max-timeout-sec").and_then(|value| value.parse::<u32>().ok());
         let announce_s = announce_s.filter(|seconds| *seconds > 0);
+        let upcall_cpu_percent = upcall_cpu_percent(text("weft-upcall-cpu-percent").as_deref())
+            .map_err(|problem| invalid("weft-upcall-cpu-percent", problem))?;
         let zones = or_empty("ovn-transport-zones");
         let zones = zones.split(',').map(str::trim).filter(|zone| !zone.is_empty());
         Ok(Self {
@@ -156,6 +161,7 @@ impl Settings {
             transport_zones: zones.map(Text::from).collect(),
             monitor_all: text("ovn-monitor-all").as_deref() == Some("true"),
             probe_interval: (!probe_interval.is_zero()).then_some(probe_interval),
+            upcall_cpu_percent,
             tls: None,
         })
     }
@@ -203,6 +209,12 @@ fn dscp(text: Option<&str>) -> Option<Dscp> {
     }
 }
 
+fn upcall_cpu_percent(text: Option<&str>) -> Result<Option<u32>, String> {
+    let Some(text) = text else { return Ok(None) };
+    let percent = text.parse::<u32>().ok().filter(|percent| (1..=6400).contains(percent));
+    percent.map(Some).ok_or_else(|| "expected a number from 1 to 6400".to_owned())
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -226,6 +238,14 @@ mod tests {
         assert_eq!(settings.tunnels, [TunnelType::Geneve, TunnelType::Stt]);
         assert!(settings.checksum);
         assert_eq!(settings.probe_interval, Some(Duration::from_secs(5)));
+        assert_eq!(settings.upcall_cpu_percent, None);
+    }
+
+    #[test]
+    fn processor_time_for_upcalls_is_set_by_its_key() {
+        let mut pairs = LEAST.to_vec();
+        pairs.push(("weft-upcall-cpu-percent", "400"));
+        assert_eq!(read(&pairs).unwrap().upcall_cpu_percent, Some(400));
     }
 
     #[test]
@@ -252,6 +272,9 @@ mod tests {
             ("ovn-encap-ip", "eth0", "IP address"),
             ("ovn-remote", "tcp:db", "is no remote"),
             ("ovn-encap-tos", "256", "0 to 255"),
+            ("weft-upcall-cpu-percent", "0", "1 to 6400"),
+            ("weft-upcall-cpu-percent", "6401", "1 to 6400"),
+            ("weft-upcall-cpu-percent", "10%", "1 to 6400"),
         ] {
             let mut pairs = LEAST.to_vec();
             pairs.retain(|(other, _)| *other != key);

@@ -33,6 +33,7 @@ fn settings(remote: &str) -> Settings {
         monitor_all: false,
         probe_interval: None,
         announce_interval: None,
+        upcall_cpu_percent: None,
         tls: None,
     }
 }

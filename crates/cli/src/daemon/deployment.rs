@@ -8,7 +8,7 @@ use crate::host_numbers::HostNumbers;
 use crate::{Failure, open_files};
 use anyhow::anyhow;
 use chassis::{Installation, Settings};
-use datapath::config::{Config, PortConfig, Underlay, Workers};
+use datapath::config::{Config, PortConfig, UPCALL_CPU_PERCENT, Underlay, Workers};
 use datapath::stats::Snapshot;
 use doctor::choice::OuterChecksum;
 use doctor::facts::NicFacts;
@@ -154,6 +154,7 @@ impl Deployment {
             workers,
             entropy_ports: source_ports,
             megaflows,
+            upcall_cpu_percent: settings.upcall_cpu_percent.unwrap_or(UPCALL_CPU_PERCENT),
             ..host_config::without_network(&settings.hostname)
         };
         open_files::require(&config).map_err(Failure::Input)?;
