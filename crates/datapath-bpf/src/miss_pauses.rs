@@ -3,17 +3,18 @@
 //! The programs have a token bucket of misses for each port. A pause empties it and moves the time
 //! up to which it is filled into the future, in the programs' own clock. Until then they drop the
 //! port's misses, as `upcall_queue_full`. A program that takes tokens at the same moment may undo a
-//! pause. The misses are then punted, userspace charges the port for them, and pauses it again.
+//! pause. The misses are then punted, userspace charges the port for them, and orders the pause
+//! again. An order about a pause that is in force changes nothing.
 
 use crate::abi::{self, weft_drop_key, weft_token_bucket};
 use crate::map_error::MapError;
 use crate::object::LoadedObject;
-use crate::struct_bytes::struct_bytes;
+use crate::struct_bytes::{struct_bytes, u64_at};
 use flow::{DropCounters, DropReason, PortNo};
 use libbpf_rs::{MapCore, MapFlags, MapHandle};
 use std::collections::HashMap;
 use std::mem::offset_of;
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 /// So long after a pause, a port's refused misses still count as refused for its processor time. A
@@ -33,6 +34,8 @@ pub(crate) struct MissPauses {
 struct PausedPort {
     /// The end of the last pause.
     until: Instant,
+    /// The same in the programs' clock, as it was written to the bucket.
+    until_ns: u64,
     /// What the programs had counted as `upcall_queue_full` before; `None` if the port has not been
     /// paused recently.
     counted: Option<u64>,
@@ -49,27 +52,38 @@ impl MissPauses {
         })
     }
 
-    /// Refuses the misses of a port for this time.
-    pub(crate) fn pause(&self, port: PortNo, pause: Duration) -> Result<(), MapError> {
+    /// Refuses the misses of a port from `now` on for this time.
+    pub(crate) fn pause(
+        &self,
+        port: PortNo,
+        pause: Duration,
+        now: Instant,
+    ) -> Result<(), MapError> {
         let key = port.0.to_ne_bytes();
         let Some(bucket) = self.buckets.lookup(&key, MapFlags::ANY)? else { return Ok(()) };
-        let at = bucket.get(offset_of!(weft_token_bucket, at_ns)..);
         // The time of the port's last miss, unless the bucket is full.
-        let last_ns = at.and_then(<[u8]>::first_chunk).map_or(0, |at| u64::from_ne_bytes(*at));
+        let last_ns = u64_at(&bucket, offset_of!(weft_token_bucket, at_ns));
+        let tokens = u64_at(&bucket, offset_of!(weft_token_bucket, tokens));
         if last_ns == 0 {
             // The port has not missed yet.
             return Ok(());
         }
-        let at_ns = last_ns.saturating_add(pause.as_nanos() as u64);
-        let mut ports = self.ports.lock().unwrap_or_else(PoisonError::into_inner);
-        let now = Instant::now();
-        let paused =
-            ports.entry(port).or_insert(PausedPort { until: now, counted: None, refused: 0 });
-        paused.until = now + pause;
-        if paused.counted.is_none() {
-            paused.counted = Some(self.counted(port)?);
+        let mut ports = self.ports();
+        let new = PausedPort { until: now, until_ns: 0, counted: None, refused: 0 };
+        let paused = ports.entry(port).or_insert(new);
+        let lasts = now < paused.until && last_ns == paused.until_ns;
+        if lasts && tokens == 0 {
+            // No program has undone it.
+            return Ok(());
         }
-        let emptied = struct_bytes!(weft_token_bucket { at_ns: at_ns, tokens: 0 });
+        if !lasts {
+            if paused.counted.is_none() {
+                paused.counted = Some(self.counted(port)?);
+            }
+            paused.until = now + pause;
+            paused.until_ns = last_ns.saturating_add(pause.as_nanos() as u64);
+        }
+        let emptied = struct_bytes!(weft_token_bucket { at_ns: paused.until_ns, tokens: 0 });
         Ok(self.buckets.update(&key, &emptied, MapFlags::ANY)?)
     }
 
@@ -85,7 +99,7 @@ impl MissPauses {
 
     /// Counts the misses of a port that were refused for its processor time as such.
     pub(crate) fn correct(&self, port: PortNo, drops: &mut DropCounters, now: Instant) {
-        let mut ports = self.ports.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut ports = self.ports();
         let Some(paused) = ports.get_mut(&port) else { return };
         let count = drops.count(DropReason::UpcallQueueFull);
         if let Some(counted) = paused.counted {
@@ -97,6 +111,61 @@ impl MissPauses {
 
     /// Forgets a port that was removed.
     pub(crate) fn forget(&self, port: PortNo) {
-        self.ports.lock().unwrap_or_else(PoisonError::into_inner).remove(&port);
+        self.ports().remove(&port);
+    }
+
+    fn ports(&self) -> MutexGuard<'_, HashMap<PortNo, PausedPort>> {
+        self.ports.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::load::{MapSizes, load};
+    use flow::EntropySeed;
+
+    const PORT: PortNo = PortNo(3);
+    const SECOND: Duration = Duration::from_secs(1);
+    const SECOND_NS: u64 = 1_000_000_000;
+
+    fn pauses() -> MissPauses {
+        let loaded = load(MapSizes::new(16, 16), &EntropySeed::random()).expect("programs");
+        MissPauses::new(&loaded).expect("the maps are there")
+    }
+
+    /// Writes a bucket as a program does.
+    fn take_tokens(pauses: &MissPauses, at_ns: u64, tokens: u64) {
+        let bucket = struct_bytes!(weft_token_bucket { at_ns: at_ns, tokens: tokens });
+        pauses.buckets.update(&PORT.0.to_ne_bytes(), &bucket, MapFlags::ANY).expect("written");
+    }
+
+    fn bucket(pauses: &MissPauses) -> (u64, u64) {
+        let bucket = pauses.buckets.lookup(&PORT.0.to_ne_bytes(), MapFlags::ANY);
+        let bucket = bucket.expect("it can be read").expect("arrays have all entries");
+        let field = |at| u64_at(&bucket, at);
+        (field(offset_of!(weft_token_bucket, at_ns)), field(offset_of!(weft_token_bucket, tokens)))
+    }
+
+    #[test]
+    fn pause_empties_the_bucket_and_is_renewed_only_after_a_program_has_undone_it() {
+        testkit::require_root!();
+        let (pauses, start) = (pauses(), Instant::now());
+        pauses.pause(PORT, SECOND, start).expect("written");
+        assert_eq!(bucket(&pauses), (0, 0), "the port has not missed yet");
+        take_tokens(&pauses, 5000, 7);
+        pauses.pause(PORT, SECOND, start).expect("written");
+        assert_eq!(bucket(&pauses), (5000 + SECOND_NS, 0));
+        pauses.pause(PORT, 2 * SECOND, start + SECOND / 2).expect("written");
+        assert_eq!(bucket(&pauses), (5000 + SECOND_NS, 0), "it is in force");
+        take_tokens(&pauses, 5000 + SECOND_NS, 6);
+        pauses.pause(PORT, SECOND, start + SECOND / 2).expect("written");
+        assert_eq!(bucket(&pauses), (5000 + SECOND_NS, 0), "only the tokens were undone");
+        take_tokens(&pauses, 6000, 6);
+        pauses.pause(PORT, SECOND, start + SECOND / 2).expect("written");
+        assert_eq!(bucket(&pauses), (6000 + SECOND_NS, 0), "it was undone");
+        // After its end, the next one begins there.
+        pauses.pause(PORT, SECOND, start + 2 * SECOND).expect("written");
+        assert_eq!(bucket(&pauses), (6000 + 2 * SECOND_NS, 0));
     }
 }

@@ -472,7 +472,8 @@ impl FastPath for BpfState {
     }
 
     fn pause_misses(&self, port: PortNo, pause: Duration) {
-        log_error("the miss limit of a port", self.miss_pauses.pause(port, pause));
+        let paused = self.miss_pauses.pause(port, pause, Instant::now());
+        log_error("the miss limit of a port", paused);
     }
 
     fn redirect_vxlan(&self, ports: Option<PortRedirect>) -> bool {

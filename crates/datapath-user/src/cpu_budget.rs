@@ -27,6 +27,8 @@ const BURST: Duration = Duration::from_millis(100);
 pub(super) const MAX_DEBT: Duration = Duration::from_secs(2);
 /// The shortest pause of misses in the programs: each takes system calls.
 const LEAST_PAUSE: Duration = Duration::from_millis(2);
+/// The shortest time after which a pause is ordered again, if the programs still punt misses.
+const RENEWAL: Duration = Duration::from_millis(10);
 /// So long after a debt, refused packets still count as refused for it. At its limit, a port is in
 /// debt most of the time, but not always.
 const AFTER_DEBT: Duration = Duration::from_secs(1);
@@ -68,8 +70,16 @@ struct Account {
     filled: Instant,
     /// When the port was last in debt.
     in_debt: Option<Instant>,
-    /// Until when the programs refuse misses.
-    paused_until: Option<Instant>,
+    pause: Option<Pause>,
+}
+
+/// What the programs were asked to do about a port in debt.
+#[derive(Clone, Copy, Debug)]
+struct Pause {
+    /// When they were asked.
+    ordered: Instant,
+    /// Until when they should refuse misses.
+    until: Instant,
 }
 
 impl Account {
@@ -83,7 +93,7 @@ impl Account {
             balance_ns: nanoseconds(BURST),
             filled: now,
             in_debt: None,
-            paused_until: None,
+            pause: None,
         }
     }
 
@@ -121,6 +131,20 @@ impl Account {
         if self.balance_ns < 0 {
             self.in_debt = Some(now);
         }
+    }
+
+    /// Begins a pause of the port's misses if it is in debt and not paused. If the programs punt
+    /// misses nevertheless, a program may have undone the pause, so it is ordered again.
+    fn begin_pause(&mut self, percent: u32, punts_misses: bool, now: Instant) -> Option<Duration> {
+        let pause = self.debt(percent)?.max(LEAST_PAUSE);
+        let is_due = self.pause.is_none_or(|Pause { ordered, until }| {
+            until <= now || punts_misses && now.saturating_duration_since(ordered) >= RENEWAL
+        });
+        if !is_due {
+            return None;
+        }
+        self.pause = Some(Pause { ordered: now, until: now + pause });
+        Some(pause)
     }
 
     /// How long it takes to pay the debt; `None` without one.
@@ -179,13 +203,9 @@ impl CpuBudgets {
             }
             account.refill(percent, now);
             account.spend(cpu, percent, now);
-            if let Some(debt) = account.debt(percent)
-                && account.paused_until.is_none_or(|until| until <= now)
-            {
-                let pause = debt.max(LEAST_PAUSE);
-                account.paused_until = Some(now + pause);
-                pauses.push((work.port, pause));
-            }
+            let punts_misses = matches!(kind, WorkKind::Punted { .. }) && work.misses > 0;
+            let pause = account.begin_pause(percent, punts_misses, now);
+            pauses.extend(pause.map(|pause| (work.port, pause)));
         }
         drop(accounts);
         if let Some(programs) = &self.programs {
@@ -240,7 +260,9 @@ impl CpuBudgets {
 
 #[cfg(test)]
 mod tests {
+    use super::super::fast_path::{PathMtu, ResolvedNextHop, RouteChange};
     use super::*;
+    use netdev::{Ifindex, Link};
 
     const PORT: PortNo = PortNo(1);
     const MS: Duration = Duration::from_millis(1);
@@ -337,6 +359,48 @@ mod tests {
         budgets.charge(&[work(PORT, BURST + 5 * MS)], WorkKind::Upcalls, start);
         budgets.set_percent(100);
         assert_eq!(budgets.debt(PORT, start), Some(5 * MS));
+    }
+
+    /// Programs that note the pauses.
+    #[derive(Debug, Default)]
+    struct Programs(Mutex<Vec<(PortNo, Duration)>>);
+
+    impl FastPath for Programs {
+        fn pause_misses(&self, port: PortNo, pause: Duration) {
+            self.0.lock().unwrap().push((port, pause));
+        }
+
+        fn punt_device(&self, _: Option<Ifindex>) {}
+        fn uplink(&self, _: Option<&Link>) {}
+        fn port(&self, _: PortNo, _: Option<&Link>) {}
+        fn resolved(&self, _: &[ResolvedNextHop]) {}
+        fn routed(&self, _: &[RouteChange]) {}
+        fn path_mtus(&self, _: &[PathMtu]) {}
+    }
+
+    #[test]
+    fn pause_is_ordered_again_when_programs_punt_misses_although_it_lasts() {
+        let programs = Arc::new(Programs::default());
+        let budgets = CpuBudgets::new(25, Some(Arc::<Programs>::clone(&programs)));
+        budgets.add(PORT, true);
+        let start = Instant::now();
+        let pauses = || std::mem::take(&mut *programs.0.lock().unwrap());
+        let punted = WorkKind::Punted { batches: 1 };
+        budgets.charge(&[work(PORT, BURST + 25 * MS)], WorkKind::Upcalls, start);
+        assert_eq!(pauses(), [(PORT, 100 * MS)]);
+        // Packets that were punted before the pause.
+        budgets.charge(&[work(PORT, Duration::ZERO)], punted, start + 5 * MS);
+        // Upcalls that were raised before.
+        budgets.charge(&[work(PORT, Duration::ZERO)], WorkKind::Upcalls, start + 20 * MS);
+        // Packets that have a megaflow.
+        let hits = PortWork { misses: 0, ..work(PORT, MS) };
+        budgets.charge(&[hits], punted, start + 20 * MS);
+        assert!(pauses().is_empty());
+        for (at, left) in [(20, Some(80)), (25, None), (30, Some(70))] {
+            budgets.charge(&[work(PORT, Duration::ZERO)], punted, start + at * MS);
+            let expected: Vec<_> = left.map(|left| (PORT, left * MS)).into_iter().collect();
+            assert_eq!(pauses(), expected, "{at}");
+        }
     }
 
     #[test]
