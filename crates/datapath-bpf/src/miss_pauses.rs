@@ -43,6 +43,21 @@ struct PausedPort {
     refused: u64,
 }
 
+impl PausedPort {
+    /// Counts what was refused until `now`, when the programs have counted `count`.
+    fn add_refused(&mut self, count: u64, now: Instant) {
+        if let Some(counted) = self.counted {
+            self.refused += count.saturating_sub(counted);
+            self.counted = (!self.is_over(now)).then_some(count);
+        }
+    }
+
+    /// Whether refused misses no longer count as refused for the port's processor time.
+    fn is_over(&self, now: Instant) -> bool {
+        now >= self.until + AFTER_PAUSE
+    }
+}
+
 impl MissPauses {
     pub(crate) fn new(loaded: &LoadedObject) -> Result<Self, MapError> {
         Ok(Self {
@@ -101,12 +116,20 @@ impl MissPauses {
     pub(crate) fn correct(&self, port: PortNo, drops: &mut DropCounters, now: Instant) {
         let mut ports = self.ports();
         let Some(paused) = ports.get_mut(&port) else { return };
-        let count = drops.count(DropReason::UpcallQueueFull);
-        if let Some(counted) = paused.counted {
-            paused.refused += count.saturating_sub(counted);
-            paused.counted = Some(count).filter(|_| now < paused.until + AFTER_PAUSE);
-        }
+        paused.add_refused(drops.count(DropReason::UpcallQueueFull), now);
         drops.rename(DropReason::UpcallQueueFull, DropReason::UpcallBudget, paused.refused);
+    }
+
+    /// Ends the count of what was refused for pauses that are over. To be called often, so that
+    /// drops of a later time have their own reason, however rarely they are read.
+    pub(crate) fn end_counts(&self, now: Instant) -> Result<(), MapError> {
+        let mut ports = self.ports();
+        for (port, paused) in ports.iter_mut() {
+            if paused.counted.is_some() && paused.is_over(now) {
+                paused.add_refused(self.counted(*port)?, now);
+            }
+        }
+        Ok(())
     }
 
     /// Forgets a port that was removed.
@@ -164,8 +187,49 @@ mod tests {
         take_tokens(&pauses, 6000, 6);
         pauses.pause(PORT, SECOND, start + SECOND / 2).expect("written");
         assert_eq!(bucket(&pauses), (6000 + SECOND_NS, 0), "it was undone");
-        // After its end, the next one begins there.
+        // After its end, the next one begins at the time in the bucket.
         pauses.pause(PORT, SECOND, start + 2 * SECOND).expect("written");
         assert_eq!(bucket(&pauses), (6000 + 2 * SECOND_NS, 0));
+    }
+
+    /// Drops misses as a program does.
+    fn drop_misses(pauses: &MissPauses, all: u64) {
+        let port = u64::from(PORT.0) << abi::WEFT_DROP_PORT_SHIFT;
+        let reason = DropReason::UpcallQueueFull as u64;
+        let key = struct_bytes!(weft_drop_key { port_reason: port | reason });
+        let mut cpus = vec![vec![0; 8]; libbpf_rs::num_possible_cpus().expect("a number")];
+        cpus[0] = all.to_ne_bytes().to_vec();
+        pauses.drops.update_percpu(&key, &cpus, MapFlags::ANY).expect("written");
+    }
+
+    /// The drops for the budget, when the programs have counted this many misses.
+    fn corrected(pauses: &MissPauses, all: u64, now: Instant) -> u64 {
+        let mut drops = DropCounters::default();
+        drops.add(DropReason::UpcallQueueFull, all);
+        pauses.correct(PORT, &mut drops, now);
+        assert_eq!(
+            drops.count(DropReason::UpcallQueueFull) + drops.count(DropReason::UpcallBudget),
+            all
+        );
+        drops.count(DropReason::UpcallBudget)
+    }
+
+    #[test]
+    fn misses_that_are_dropped_long_after_a_pause_keep_their_reason() {
+        testkit::require_root!();
+        let (pauses, start) = (pauses(), Instant::now());
+        take_tokens(&pauses, 5000, 7);
+        drop_misses(&pauses, 10);
+        pauses.pause(PORT, SECOND, start).expect("written");
+        drop_misses(&pauses, 30);
+        pauses.end_counts(start + SECOND).expect("read");
+        drop_misses(&pauses, 35);
+        let over = start + SECOND + AFTER_PAUSE;
+        pauses.end_counts(over).expect("read");
+        drop_misses(&pauses, 1000);
+        // The counters are read for the first time.
+        assert_eq!(corrected(&pauses, 1000, over + 60 * SECOND), 25);
+        pauses.pause(PORT, SECOND, over + 60 * SECOND).expect("written");
+        assert_eq!(corrected(&pauses, 1007, over + 61 * SECOND), 32);
     }
 }

@@ -289,6 +289,7 @@ impl BpfState {
                 state.ports.attach_missing();
             }
         }
+        result = result.and(self.miss_pauses.end_counts(Instant::now()));
         if !is_full_pass {
             return result;
         }
