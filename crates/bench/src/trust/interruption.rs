@@ -211,6 +211,8 @@ pub fn run<'a>(
         let must_forward = forwards || interruption.is_reload();
         judge(&mut report, interruption, must_forward, &losses, pauses, took);
     }
+    report
+        .note(NO_CPU_LIMIT.trim_end(), "a guest of the scenario stands for those of a whole host");
     let duplicates = many.sink.duplicates();
     let text = format!("{duplicates} packets");
     report.judge(CriterionResult::of(duplicates == 0), "received twice", text);
