@@ -10,9 +10,9 @@ use datapath::stats::{Drops, PortStats, Snapshot};
 /// RX counts packets received from the guest, TX packets sent to it. A super-packet counts as one
 /// packet. UPCALLS are packets without a cached flow that the switch has decided about, and UPCALL
 /// CPU the processor time for them since the daemon started. LIMIT is the most that they may take,
-/// in percent of one processor; a port that leads to a physical network has none. PUNTED are packets that eBPF programs have handed to the daemon,
-/// and PUNT CPU the time for those of them that had a cached flow. `weft show` also shows the
-/// uplink.
+/// in percent of one processor; a port that leads to a physical network has none. PUNTED are
+/// packets that eBPF programs have handed to the daemon, and PUNT CPU the time for those of them
+/// that had a cached flow. `weft show` also shows the uplink.
 #[derive(clap::Args)]
 #[command(after_help = EXAMPLES)]
 pub struct Args {

@@ -129,8 +129,8 @@ impl UpcallQueues {
         self.ready.notify_one();
     }
 
-    /// Forgets the budget of a port that was removed. What waits in its queue gets its turn at once:
-    /// later, another port may have the number.
+    /// Forgets the budget of a port that was removed. What waits in its queue gets its turn at
+    /// once: later, another port may have the number.
     pub(super) fn forget(&self, port: PortNo) {
         self.budgets.remove(port);
         self.lock().recall(|other| other == port);
@@ -161,8 +161,8 @@ impl UpcallQueues {
     }
 
     /// Discards an upcall that was refused or has expired. Returns it if it is a packet without a
-    /// megaflow, which the caller must count as dropped. Copies for the controller are counted here.
-    /// Other upcalls have no packet: a later packet proposes the same.
+    /// megaflow, which the caller must count as dropped. Copies for the controller are counted
+    /// here. Other upcalls have no packet: a later packet proposes the same.
     pub(super) fn discard(&self, upcall: Upcall) -> Option<Upcall> {
         match upcall.reason {
             UpcallReason::Miss => return Some(upcall),
