@@ -109,8 +109,8 @@ impl Blast {
         self.shared.refused.load(Ordering::Relaxed)
     }
 
-    /// The processor time of the sending thread so far. It includes what the kernel does for a packet
-    /// before the system call returns.
+    /// The processor time of the sending thread so far. It includes what the kernel does for a
+    /// packet before the system call returns.
     pub fn cpu_time(&self) -> Duration {
         Duration::from_nanos(self.shared.cpu_ns.load(Ordering::Relaxed))
     }
