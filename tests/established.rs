@@ -18,6 +18,8 @@ const LISTS: &str = "[[acl]]\nswitch = \"blue\"\ndirection = \"to-port\"\npriori
                      match = 'ip'\naction = \"drop\"\n";
 /// How long sent bytes may take to arrive.
 const STALL: Duration = Duration::from_secs(10);
+/// So many bytes fit into the buffers of a new connection.
+const PART: usize = 50_000;
 /// UDP counts as a stream after two seconds of traffic in both directions.
 const STREAM: Duration = Duration::from_millis(2300);
 
@@ -51,6 +53,7 @@ impl Pair<TcpStream> {
         server.set_nonblocking(false).expect("a stream can be made blocking");
         for stream in [&client, &server] {
             stream.set_read_timeout(Some(STALL)).expect("a timeout can be set");
+            stream.set_write_timeout(Some(STALL)).expect("a timeout can be set");
             stream.set_nodelay(true).expect("an option can be set");
         }
         Self(client, server)
@@ -62,7 +65,11 @@ impl Pair<TcpStream> {
         let sent = traffic::noise(len, 3);
         let mut got = vec![0; len];
         let mut one_way = |from: &mut TcpStream, to: &mut TcpStream| {
-            from.write_all(&sent).is_ok() && to.read_exact(&mut got).is_ok() && got == sent
+            // The receiver reads only after the sender has written, so the buffers must hold all.
+            let mut parts = sent.chunks(PART).zip(got.chunks_mut(PART));
+            parts.all(|(sent, got)| {
+                from.write_all(sent).is_ok() && to.read_exact(got).is_ok() && got == sent
+            })
         };
         one_way(a, b) && one_way(b, a)
     }
