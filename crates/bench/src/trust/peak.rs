@@ -27,6 +27,12 @@ pub struct PeakUsage {
 }
 
 impl PeakUsage {
+    /// Ends the warm-up: from now on, growth of memory counts.
+    pub fn end_warm_up(&mut self) {
+        self.warm_bytes = std::mem::take(&mut self.late_bytes);
+        self.warm_connections = self.connections[0];
+    }
+
     /// Waits for `duration`, and records the highest resource use of the switch of the first host.
     ///
     /// # Errors
