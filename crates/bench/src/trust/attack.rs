@@ -210,8 +210,10 @@ fn crossed_lists() -> String {
 fn wide(lab: &Lab<'_>) -> String {
     let guest = lab.guest(1, 0);
     let mut text = format!(
-        "\n[[logical_switch]]\nname = \"wide\"\nvni = 101\n\n[[logical_switch.port]]\nname = \"wide1\"\nhost = \"h2\"\n\
-         mac = \"02:77:00:00:fe:01\"\naddresses = [\"10.78.0.2/16\"]\ndevice = {{ tap = \"eth1\", netns = \"{}\" }}\n\
+        "\n[[logical_switch]]\nname = \"wide\"\nvni = 101\n\
+         \n[[logical_switch.port]]\nname = \"wide1\"\nhost = \"h2\"\n\
+         mac = \"02:77:00:00:fe:01\"\naddresses = [\"10.78.0.2/16\"]\n\
+         device = {{ tap = \"eth1\", netns = \"{}\" }}\n\
          \n[[logical_router]]\nname = \"core\"\n",
         guest.netns()
     );
@@ -222,7 +224,8 @@ fn wide(lab: &Lab<'_>) -> String {
         // Writing to a string cannot fail.
         let _ = write!(
             text,
-            "\n[[logical_router.port]]\nname = \"{name}\"\nswitch = \"{switch}\"\nmac = \"{mac}\"\naddresses = [\"{address}\"]\n"
+            "\n[[logical_router.port]]\nname = \"{name}\"\nswitch = \"{switch}\"\n\
+             mac = \"{mac}\"\naddresses = [\"{address}\"]\n"
         );
     }
     text
